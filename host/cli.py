@@ -1,0 +1,258 @@
+"""The command line: ``gradweave COMMAND``.
+
+Exit code 0: done; 1: failed, with one line on stderr (``--debug`` shows the traceback); 2: wrong
+usage. Commands load what they need when they run. The work is in ``host/commands.py``. Test:
+``tests/test_cli.py``.
+"""
+
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..model.errors import GradweaveError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Turns a PyTorch model into FPGA hardware that trains it, bit-exact to a golden model.",
+)
+
+
+class DeviceKind(str, Enum):
+    """What runs the training."""
+
+    sim = "sim"
+    golden = "golden"
+
+
+class VersionsKind(str, Enum):
+    """Which weights a forward pass uses."""
+
+    flush = "flush"
+    delayed = "delayed"
+
+
+Subject = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHAT", help="digits, mnist, or FILE.py:NAME, a module or what makes one"
+    ),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="folder of MNIST, or .npz/.safetensors with x and y"),
+]
+Batch = Annotated[int, typer.Option(min=1, help="samples per mini-batch")]
+BoardName = Annotated[str, typer.Option(help="board whose budget the plan keeps")]
+Versions = Annotated[
+    VersionsKind, typer.Option(help="flush: plain SGD; delayed: keeps the pipeline full")
+]
+Interval = Annotated[
+    int | None, typer.Option(min=1, help="cycles per sample to reach at the least cost")
+]
+Seed = Annotated[int, typer.Option(min=0, help="of first weights, order and split")]
+Json = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="write the figures here too")
+]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="where results go")]
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+) -> None:
+    """Options of every command."""
+
+
+@app.command()
+def doctor(json: Json = None) -> None:
+    """List every tool that was found, its version, and what a missing one disables."""
+    from . import commands
+
+    commands.doctor(json)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="where results go")] = Path("build/demo"),
+    epochs: Annotated[int | None, typer.Option(min=1, help="instead of the demo's own")] = None,
+    json: Json = None,
+) -> None:
+    """Train a CNN on real digits in simulated hardware and compare every tensor with the golden
+    model.
+    """
+    from .demo import run_demo
+
+    raise typer.Exit(run_demo(out, epochs, json))
+
+
+@app.command()
+def train(
+    what: Subject,
+    data: Data = None,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="passes over the data; in all when resumed")
+    ] = 10,
+    batch: Batch = 32,
+    lr: Annotated[float, typer.Option(help="learning rate, as in torch.optim.SGD")] = 0.05,
+    momentum: Annotated[float, typer.Option(help="0 to below 1")] = 0.9,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's momentum")] = False,
+    weight_decay: Annotated[float, typer.Option(help="as in torch.optim.SGD")] = 0.0,
+    device: Annotated[
+        DeviceKind, typer.Option(help="sim: the hardware, simulated; golden: its integer model")
+    ] = DeviceKind.sim,
+    versions: Versions = VersionsKind.flush,
+    board: BoardName = "sim",
+    interval: Interval = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="written after every epoch")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
+    seed: Seed = 0,
+    json: Json = None,
+    out: Out = None,
+) -> None:
+    """Train a network on its data; writes weights, checkpoint, figures and pictures to
+    build/train/NAME.
+    """
+    from . import commands
+
+    commands.train(
+        what,
+        data,
+        epochs=epochs,
+        lr=lr,
+        momentum=momentum,
+        nesterov=nesterov,
+        weight_decay=weight_decay,
+        device=device.value,
+        checkpoint=checkpoint,
+        resume=resume,
+        json_file=json,
+        out=out,
+        compiling=commands.Compiling(batch, versions.value, board, interval, seed),
+    )
+
+
+@app.command()
+def plan(
+    what: Subject,
+    data: Data = None,
+    batch: Batch = 32,
+    versions: Versions = VersionsKind.flush,
+    board: BoardName = "sim",
+    interval: Interval = None,
+    seed: Seed = 0,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="write the plan (JSON)")] = None,
+    json: Json = None,
+) -> None:
+    """Choose every engine's folding and print the plan as a table."""
+    from . import commands
+
+    compiling = commands.Compiling(batch, versions.value, board, interval, seed)
+    commands.plan(what, data, save=save, json_file=json, compiling=compiling)
+
+
+@app.command()
+def build(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="as for train, or a saved plan.json")],
+    data: Data = None,
+    batch: Batch = 32,
+    versions: Versions = VersionsKind.flush,
+    board: BoardName = "sim",
+    interval: Interval = None,
+    seed: Seed = 0,
+    out: Out = None,
+) -> None:
+    """Write Verilog, plan, first weights, register map and a picture to build/NAME."""
+    from . import commands
+
+    compiling = commands.Compiling(batch, versions.value, board, interval, seed)
+    commands.build(what, data, out=out, compiling=compiling)
+
+
+@app.command()
+def verify(
+    what: Subject,
+    data: Data = None,
+    batches: Annotated[int, typer.Option(min=1, help="mini-batches to compare")] = 4,
+    batch: Batch = 8,
+    lr: Annotated[float, typer.Option(help="learning rate")] = 0.05,
+    momentum: Annotated[float, typer.Option(help="0 to below 1")] = 0.9,
+    stalls: Annotated[
+        float, typer.Option(min=0, max=0.95, help="share of cycles in which the host pauses")
+    ] = 0.0,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write a waveform, .vcd or .fst")
+    ] = None,
+    versions: Versions = VersionsKind.flush,
+    board: BoardName = "sim",
+    interval: Interval = None,
+    seed: Seed = 0,
+    json: Json = None,
+) -> None:
+    """Train a few mini-batches in hardware and in the golden model and compare every tensor."""
+    from . import commands
+
+    compiling = commands.Compiling(batch, versions.value, board, interval, seed)
+    commands.verify(
+        what,
+        data,
+        batches=batches,
+        lr=lr,
+        momentum=momentum,
+        stalls=stalls,
+        trace=trace,
+        json_file=json,
+        compiling=compiling,
+    )
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="pipeline or mnist")] = "pipeline",
+    data: Data = None,
+    json: Json = None,
+) -> None:
+    """Measure; writes build/bench/NAME.json. Needs a clone of the repository."""
+    from . import commands
+
+    commands.bench(name, data, json)
+
+
+@app.command()
+def report(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="a summary.json of train, demo or bench")
+    ],
+    curve: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="draw its history as a learning curve")
+    ] = None,
+) -> None:
+    """Print the figures of a run as a table."""
+    from . import commands
+
+    commands.report(file, curve)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        app([word for word in given if word != "--debug"], prog_name="gradweave")
+    except (GradweaveError, OSError) as error:
+        if debug:
+            raise
+        console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+        console.print(f"gradweave: {error}".replace("\n", " "))
+        sys.exit(1)

@@ -1,0 +1,150 @@
+"""The foldings that a layer may have, and sets of them in order of cost.
+
+For a given interval every layer's cheapest folding is independent of the others', because
+multipliers add up. So the least interval within a DSP budget is found exactly by bisecting the
+intervals that any folding can have. Memories and LUTs depend on the whole schedule:
+``cheapest_sets`` yields sets by DSP slices until the planner finds one that fits.
+
+Test: ``tests/test_planner.py``.
+"""
+
+import dataclasses
+import heapq
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ..model.plan import LayerPlan, Plan
+from ..model.schedule import SWEEP_LATENCY, minimum_buffers
+from .resources import (
+    Resources,
+    layer_resources,
+    multiplier_dsp,
+    update_lane_dsp,
+    update_memories,
+)
+
+__all__ = ["Folding", "FoldingTable", "cheapest_sets", "divisors"]
+
+
+@dataclass(frozen=True)
+class Folding:
+    """One way to fold a trainable layer, the interval that it keeps and what that takes."""
+
+    a: int
+    b: int
+    update_lanes: int
+    interval: int
+    dsp: int
+    update_bram36: float = 0.0
+
+    def apply(self, layer: LayerPlan) -> LayerPlan:
+        """The layer, folded this way."""
+        return dataclasses.replace(layer, a=self.a, b=self.b, update_lanes=self.update_lanes)
+
+
+def divisors(number: int) -> list[int]:
+    """All positive divisors, ascending."""
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+class FoldingTable:
+    """All foldings of one trainable layer.
+
+    Parameters
+    ----------
+    plan : Plan, read for ``batch_max``
+    layer : LayerPlan, with ``a = b = update_lanes = 1``
+    sweep_samples : Fraction, samples in whose time an update sweep must end
+    """
+
+    def __init__(self, plan: Plan, layer: LayerPlan, sweep_samples: Fraction) -> None:
+        self.layer = layer
+        self._plan = plan
+        self._floors: dict[Folding, Resources] = {}
+        self.foldings = sorted(_foldings(layer, sweep_samples), key=lambda x: x.interval)
+        self.intervals = [folding.interval for folding in self.foldings]
+        self._least_dsp: list[int] = []
+        for folding in self.foldings:
+            least = self._least_dsp[-1] if self._least_dsp else folding.dsp
+            self._least_dsp.append(min(least, folding.dsp))
+
+    def least_dsp(self, interval: int) -> int | None:
+        """DSP slices of the cheapest folding that keeps ``interval``; None if none does."""
+        n = bisect_right(self.intervals, interval)
+        return self._least_dsp[n - 1] if n else None
+
+    def within(self, interval: int, dsp: int) -> list[Folding]:
+        """Foldings that keep ``interval`` within ``dsp`` slices, cheapest first.
+
+        Of those that differ in update lanes alone, more lanes stay only where that spares block
+        RAMs: shallower memories may turn into LUTs.
+        """
+        quick = self.foldings[: bisect_right(self.intervals, interval)]
+        least: dict[tuple[int, int], float] = {}
+        kept = []
+        for folding in sorted(quick, key=lambda x: x.dsp):
+            if folding.dsp > dsp:
+                break
+            if folding.update_bram36 < least.get((folding.a, folding.b), math.inf):
+                least[folding.a, folding.b] = folding.update_bram36
+                kept.append(folding)
+        return sorted(kept, key=lambda x: (x.dsp, self.floor(x).bram36, self.floor(x).lut))
+
+    def floor(self, folding: Folding) -> Resources:
+        """What the folding takes with the shallowest buffers and one version of weights."""
+        if folding not in self._floors:
+            layer = folding.apply(self.layer)
+            layer = dataclasses.replace(layer, buffers=minimum_buffers(layer))
+            self._floors[folding] = layer_resources(layer, self._plan)
+        return self._floors[folding]
+
+
+def _foldings(layer: LayerPlan, sweep_samples: Fraction) -> Iterator[Folding]:
+    pixels = layer.i_shape[1] * layer.i_shape[2]
+    multiplier, lane = multiplier_dsp(layer), update_lane_dsp(layer)
+    for a in divisors(layer.o_shape[0]):
+        for b in divisors(layer.i_shape[0]):
+            products = a * b
+            engines = max(layer.fp_interval, layer.eb_interval) // products
+            engines = max(engines, pixels * layer.i_shape[0] // b)
+            for lanes in divisors(products):
+                if a % lanes and lanes % a:
+                    continue
+                chunks = layer.weight_words // lanes
+                if layer.bias:
+                    chunks += layer.o_shape[0] // a * -(-a // lanes)
+                sweep = -(-(chunks + SWEEP_LATENCY) // sweep_samples)
+                dsp = products * multiplier + lanes * lane
+                bram36 = update_memories(layer, lanes, chunks).bram36
+                yield Folding(a, b, lanes, max(engines, sweep), dsp, bram36)
+
+
+def cheapest_sets(choices: list[list[Folding]], dsp: int) -> Iterator[tuple[Folding, ...]]:
+    """Every set of one folding per layer within ``dsp`` slices, fewest slices first.
+
+    ``choices`` has each layer's foldings by ascending slices; where sums are equal, earlier
+    choices come first.
+    """
+    if not all(choices):
+        return
+
+    def entry(place: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
+        total = sum(layer[n].dsp for layer, n in zip(choices, place, strict=True))
+        return total, sum(place), place
+
+    heap = [entry((0,) * len(choices))]
+    seen = {heap[0][2]}
+    while heap:
+        total, _, place = heapq.heappop(heap)
+        if total > dsp:
+            return
+        yield tuple(layer[n] for layer, n in zip(choices, place, strict=True))
+        for n, layer in enumerate(choices):
+            if place[n] + 1 < len(layer):
+                successor = (*place[:n], place[n] + 1, *place[n + 1 :])
+                if successor not in seen:
+                    seen.add(successor)
+                    heapq.heappush(heap, entry(successor))

@@ -1,0 +1,198 @@
+"""What a design costs on an FPGA: DSP slices, 36-Kbit block RAMs and LUTs, estimated from the
+plan alone.
+
+DSP slices follow from widths (a DSP48E1 multiplies 25 by 18 signed bits). Block RAMs follow from
+the shape of every memory. LUTs are a rough linear model of adders, accumulators and control: good
+to tell a design that fits from one that does not by a margin, to be replaced by a synthesis of
+the design where one is made.
+
+RTL: ``rtl/pipeline``. Test: ``tests/test_planner.py``.
+"""
+
+from dataclasses import dataclass
+
+from ..model.plan import LayerPlan, Plan
+
+__all__ = [
+    "Resources",
+    "dsp_per_product",
+    "engine_resources",
+    "layer_resources",
+    "memory",
+    "multiplier_dsp",
+    "plan_resources",
+    "update_lane_dsp",
+    "update_memories",
+]
+
+# Widths and depths of a RAMB18 with one read and one write port; a RAMB36 is two of them.
+RAMB18_SHAPES = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384))
+LUTRAM_DEPTH = 64  # below it four LUTs hold three bits (RAM64M) and a block RAM would stand empty
+UPDATE_PRODUCTS = 4  # momentum twice, learning rate, weight decay: 32 by 17 bits each
+UPDATE_LUT = 1200  # per lane: seven saturating or rounding steps of about 64 bits, pipelined
+ENGINE_LUT = 400  # per engine: walk, window control, version handshake
+REQUANTIZE_LUT = (
+    3  # per accumulator bit and lane: shifter by constant is free, rounding, saturation
+)
+LOSS_LUT = {"cross_entropy": 900, "mse": 300}
+BOARD_LUT = 2500  # registers, packets, AXI
+TABLE_WORDS = 1024  # of the cross-entropy's table of powers, 17 bits
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Counts; ``bram36`` counts in halves, because a RAMB36 splits into two RAMB18."""
+
+    dsp: int = 0
+    bram36: float = 0.0
+    lut: int = 0
+
+    def __add__(self, other: "Resources") -> "Resources":
+        return Resources(self.dsp + other.dsp, self.bram36 + other.bram36, self.lut + other.lut)
+
+
+def dsp_per_product(width_a: int, width_b: int) -> int:
+    """DSP slices of one signed product; the lower pieces of a wide factor lose the sign bit."""
+
+    def pieces(width: int, port: int) -> int:
+        return 1 if width <= port else 1 + -(-(width - port) // (port - 1))
+
+    return min(pieces(width_a, 25) * pieces(width_b, 18), pieces(width_a, 18) * pieces(width_b, 25))
+
+
+def multiplier_dsp(layer: LayerPlan) -> int:
+    """DSP slices of one product in each engine of a trainable layer."""
+    assert layer.weight is not None
+    working, feature = layer.weight.working.width, layer.i_feature.width
+    error = layer.o_error.width
+    pairs = {"fp": (working, feature), "eb": (working, error), "wg": (error, feature)}
+    return sum(dsp_per_product(*pairs[engine]) for engine in layer.engines)
+
+
+def update_lane_dsp(layer: LayerPlan) -> int:
+    """DSP slices of one lane of a trainable layer's update unit."""
+    assert layer.weight is not None
+    widest = max(layer.weight.master.width, layer.weight.gradient.width)
+    return UPDATE_PRODUCTS * dsp_per_product(widest, 17)
+
+
+def memory(width: int, depth: int) -> Resources:
+    """One memory of ``depth`` words of ``width`` bits with a read and a write port."""
+    if width == 0 or depth == 0:
+        return Resources()
+    if depth <= LUTRAM_DEPTH:
+        return Resources(lut=-(-4 * width // 3))
+    halves = min(-(-width // w) * -(-depth // d) for w, d in RAMB18_SHAPES)
+    return Resources(bram36=halves / 2)
+
+
+def engine_resources(layer: LayerPlan, plan: Plan) -> dict[str, Resources]:
+    """Resources by part: ``fp``, ``eb``, ``wg`` and ``update``, as far as the layer has them."""
+    if not layer.trainable:
+        return _routing(layer)
+    assert layer.weight is not None
+    products = layer.a * layer.b
+    working = layer.weight.working.width
+    feature, error = layer.i_feature.width, layer.o_error.width
+    parts = {
+        "fp": _sums(layer, layer.fp_acc_width, outputs=layer.a, width=feature, working=working)
+        + memory(products * working, layer.weight_words * layer.fp_banks)
+        + _window(layer.i_shape[2] * layer.i_blocks, layer.buffers.fp_rows, layer.b * feature),
+    }
+    if layer.bias:
+        parts["fp"] += memory(layer.a * layer.bias.working.width, layer.o_blocks * layer.fp_banks)
+    if layer.backward:
+        parts["eb"] = (
+            _sums(layer, layer.eb_acc_width, outputs=layer.b, width=error, working=working)
+            + memory(products * working, layer.weight_words * layer.eb_banks)
+            + _window(layer.o_shape[2] * layer.o_blocks, layer.buffers.eb_rows, layer.a * error)
+        )
+    parts["wg"] = _gradient(layer, plan)
+    parts["update"] = _update(layer)
+    return parts
+
+
+def layer_resources(layer: LayerPlan, plan: Plan) -> Resources:
+    """Resources of all parts of one layer."""
+    return sum(engine_resources(layer, plan).values(), Resources())
+
+
+def plan_resources(plan: Plan) -> Resources:
+    """Resources of the whole board design: layers, loss, registers and packets."""
+    total = Resources(lut=BOARD_LUT + LOSS_LUT[plan.loss.kind])
+    if plan.loss.kind == "cross_entropy":
+        total += memory(17, TABLE_WORDS)
+        total += Resources(dsp=dsp_per_product(plan.loss.feature.width + 1, 17))
+    total += memory(32 * plan.target_words, plan.loss.target_samples)
+    return sum((layer_resources(layer, plan) for layer in plan.layers), total)
+
+
+def _window(row_words: int, rows: int, width: int) -> Resources:
+    return memory(width, rows * row_words)
+
+
+def _sums(layer: LayerPlan, acc_width: int, *, outputs: int, width: int, working: int) -> Resources:
+    """Products, their adder trees, one accumulator and requantisation per output."""
+    products = layer.a * layer.b
+    lut = (
+        ENGINE_LUT
+        + (products - outputs) * (width + working + 2)
+        + outputs * acc_width * (1 + REQUANTIZE_LUT)
+    )
+    return Resources(dsp=products * dsp_per_product(working, width), lut=lut)
+
+
+def _gradient(layer: LayerPlan, plan: Plan) -> Resources:
+    products = layer.a * layer.b
+    feature, error = layer.i_feature.width, layer.o_error.width
+    weight_width = layer.wg_acc_width(plan.batch_max)
+    bias_width = layer.bias_acc_width(plan.batch_max)
+    total = Resources(
+        dsp=products * dsp_per_product(error, feature),
+        lut=ENGINE_LUT + products * weight_width + layer.a * bias_width,
+    )
+    for _ in range(layer.gradient_banks):
+        total += memory(products * weight_width, layer.weight_words)
+        if layer.bias:
+            total += memory(layer.a * bias_width, layer.o_blocks)
+    row_words = layer.i_shape[2] * layer.i_blocks
+    total += _window(row_words, layer.buffers.wg_rows, layer.b * feature)
+    return total + memory(layer.a * error, layer.buffers.error_words)
+
+
+def update_memories(layer: LayerPlan, lanes: int, chunks: int) -> Resources:
+    """Master weights and momenta of a layer in ``chunks`` words of ``lanes`` parameters."""
+    assert layer.weight is not None
+    master, gradient = layer.weight.master.width, layer.weight.gradient.width
+    return memory(lanes * master, chunks) + memory(lanes * gradient, chunks)
+
+
+def _update(layer: LayerPlan) -> Resources:
+    lanes = layer.update_lanes
+    lane = Resources(dsp=lanes * update_lane_dsp(layer), lut=UPDATE_LUT * lanes)
+    return lane + update_memories(layer, lanes, layer.sweep_chunks)
+
+
+def _routing(layer: LayerPlan) -> dict[str, Resources]:
+    """ReLU or max-pooling: comparisons, masks or indices that wait, errors routed back."""
+    lanes, width = layer.lanes, layer.i_feature.width
+    if layer.kind == "relu":
+        parts = {"fp": Resources(lut=lanes * width)}
+        if layer.backward:
+            parts["eb"] = memory(lanes, layer.buffers.index_words)
+            parts["eb"] += Resources(lut=lanes * layer.o_error.width)
+        return parts
+    row_words = layer.i_shape[2] * layer.i_blocks
+    parts = {
+        "fp": _window(row_words, layer.buffers.fp_rows, lanes * width)
+        + Resources(lut=ENGINE_LUT + 2 * lanes * width)
+    }
+    if layer.backward:
+        index_width = (layer.kernel[0] * layer.kernel[1] - 1).bit_length()
+        o_words = layer.o_shape[2] * layer.o_blocks
+        parts["eb"] = (
+            _window(o_words, layer.buffers.eb_rows, lanes * (layer.o_error.width + index_width))
+            + memory(lanes * index_width, layer.buffers.index_words)
+            + Resources(lut=ENGINE_LUT + 3 * lanes * layer.o_error.width)
+        )
+    return parts

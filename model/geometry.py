@@ -1,0 +1,94 @@
+"""Which kernel taps exist at which position: the walk that an engine takes along one axis of a map.
+
+A walk visits every position of its axis in order. At each position a run of taps exists; tap ``first_tap + n*tap_step`` reads source
+coordinate ``first_source + n*source_step``. A forward walk gathers an output from inputs, a backward walk gathers an
+input's error from output errors. Taps that would read padding are not visited, so they cost no cycle.
+
+Leaf of the standard library, used by planner, RTL and the timing model. Test: ``tests/test_geometry.py``.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["Position", "Walk", "backward_walk", "forward_walk", "output_size"]
+
+
+@dataclass(frozen=True)
+class Position:
+    """One position of a walk: its run of taps, and what it asks of the buffered source.
+
+    ``taps`` may be zero: the walk then spends one null beat, which contributes nothing.
+    ``need`` source entries (counted from the sample's start) must be present before the position starts;
+    the first ``free`` source entries are not read by any later position of the sample. ``need`` is at least ``free``, so
+    entries that no tap reads are waited for before they are dropped; and it is at least 1, so that a walk never runs ahead
+    of its sample.
+    """
+
+    first_tap: int
+    taps: int
+    first_source: int
+    need: int
+    free: int
+
+
+@dataclass(frozen=True)
+class Walk:
+    """All positions of one axis; ``source_size`` is the number of source entries of a sample."""
+
+    positions: tuple[Position, ...]
+    source_size: int
+    tap_step: int
+    source_step: int
+
+    @property
+    def beats(self) -> int:
+        """Tap visits over the whole axis, null beats included."""
+        return sum(max(1, position.taps) for position in self.positions)
+
+
+def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
+    """Positions of a kernel on an axis of ``size`` entries with ``padding`` on both ends (floor mode)."""
+    return (size + 2 * padding - kernel) // stride + 1
+
+
+def forward_walk(size: int, kernel: int, stride: int, padding: int) -> Walk:
+    """Walk the outputs: output ``y`` reads source ``y*stride + tap - padding`` for each tap inside the source."""
+    runs = []
+    for y in range(output_size(size, kernel, stride, padding)):
+        origin = y * stride - padding
+        first = max(0, -origin)
+        last = min(kernel, size - origin)
+        runs.append((first, max(0, last - first), origin + first))
+    return _walk(runs, size, 1, 1)
+
+
+def backward_walk(size: int, kernel: int, stride: int, padding: int) -> Walk:
+    """Walk the inputs: input ``x`` gathers output ``(x + padding - tap)/stride`` for each tap where that exists."""
+    outputs = output_size(size, kernel, stride, padding)
+    runs = []
+    for x in range(size):
+        taps = [
+            tap
+            for tap in range((x + padding) % stride, kernel, stride)
+            if 0 <= (x + padding - tap) // stride < outputs
+        ]
+        first = taps[0] if taps else 0
+        runs.append((first, len(taps), (x + padding - first) // stride if taps else 0))
+    return _walk(runs, outputs, stride, -1)
+
+
+def _walk(
+    runs: list[tuple[int, int, int]], source_size: int, tap_step: int, source_step: int
+) -> Walk:
+    spans = []
+    for _, taps, source in runs:
+        ends = (source, source + (taps - 1) * source_step)
+        spans.append((min(ends), max(ends) + 1) if taps else None)
+    positions = []
+    need = 1
+    for n, (first, taps, source) in enumerate(runs):
+        span = spans[n]
+        later = [s[0] for s in spans[n + 1 :] if s]
+        free = min(later) if later else source_size
+        need = max(need, free, span[1] if span else 0)
+        positions.append(Position(first, taps, source, need, free))
+    return Walk(tuple(positions), source_size, tap_step, source_step)

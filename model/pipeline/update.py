@@ -1,0 +1,87 @@
+"""Golden update: one step of stochastic gradient descent with momentum, Nesterov's form and weight
+decay.
+
+``g = rq(sum)``, ``d = g + decay*w``, ``v' = momentum*v + d``, ``step = d + momentum*v'`` (Nesterov)
+or ``v'``, ``w' = w - lr*step``; every product and sum is exact and then requantised as
+docs/architecture.md says.
+
+RTL: ``rtl/pipeline/update.py``. Test: ``tests/pipeline/test_golden_update.py``.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..fixed import EXACT_BITS, count, requantize_masked, saturate
+from ..formats import Format, Rounding
+from ..hyper import MANTISSA_BITS, Hyper
+from ..plan import ParameterPlan
+
+__all__ = ["Updated", "state_dtype", "update"]
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What an update leaves: tensors in the parameter's shape, and how many parameters clipped on
+    the way.
+    """
+
+    master: Tensor
+    momentum: Tensor
+    working: Tensor
+    clipped: int
+
+
+def state_dtype(formats: ParameterPlan) -> torch.dtype:
+    """Return the dtype in which every product of an update is exact; masters and momenta are kept
+    in it.
+    """
+    widest = max(formats.master.width, formats.gradient.width, formats.working.width)
+    return torch.float64 if widest + MANTISSA_BITS < EXACT_BITS else torch.int64
+
+
+def update(
+    formats: ParameterPlan,
+    hyper: Hyper,
+    rounding: Rounding,
+    master: Tensor,
+    momentum: Tensor,
+    sums: Tensor,
+    sum_frac: int,
+) -> Updated:
+    """Apply one mini-batch's exact gradient ``sums`` (with ``sum_frac`` fraction bits) to one
+    parameter tensor.
+
+    All tensors have one shape; ``master`` and ``momentum`` have ``state_dtype``; ``sums`` is
+    float64 or int64.
+    """
+    dtype, gradient = master.dtype, formats.gradient
+    masks: list[Tensor] = []
+
+    def keep(result: tuple[Tensor, Tensor | None]) -> Tensor:
+        values, mask = result
+        if mask is not None:
+            masks.append(mask)
+        return values.to(dtype)
+
+    def rq(acc: Tensor, frac: int, fmt: Format) -> Tensor:
+        return keep(requantize_masked(acc, frac, fmt, rounding))
+
+    step = rq(sums, sum_frac, gradient)
+    if hyper.decay_mantissa:
+        decay = rq(master * hyper.decay_mantissa, formats.master.frac + hyper.decay_shift, gradient)
+        step = keep(saturate(step + decay, gradient))
+    direction, momentum_frac = step, gradient.frac + MANTISSA_BITS
+    if hyper.momentum:
+        carry = rq(momentum * hyper.momentum, momentum_frac, gradient)
+        step = keep(saturate(carry + direction, gradient))
+    momentum = step
+    if hyper.nesterov and hyper.momentum:
+        ahead = rq(momentum * hyper.momentum, momentum_frac, gradient)
+        step = keep(saturate(direction + ahead, gradient))
+    delta = rq(step * hyper.lr_mantissa, gradient.frac + hyper.lr_shift, formats.master)
+    master = keep(saturate(master - delta, formats.master))
+    working = rq(master, formats.master.frac, formats.working)
+    clipped = torch.stack(masks).any(0) if masks else None
+    return Updated(master, momentum, working, count(clipped))

@@ -1,0 +1,213 @@
+"""Board: one design with its register block and packet streams, ready for a shell or a simulator.
+
+Golden: ``model/network.py`` through ``model/registers.py``. Test: ``tests/test_board.py``.
+"""
+
+from amaranth.hdl import Module, ResetInserter, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out, connect
+
+from ..model.plan import Plan
+from ..model.registers import MAGIC, Command, ErrorBit, register_map
+from .packet_reader import PacketReader
+from .packet_writer import PacketWriter
+from .parts.axi_lite import ADDRESS_WIDTH, AxiLite
+from .pipeline.chain import Chain
+from .probes import probe_table
+
+__all__ = ["Board"]
+
+_AXIL = {
+    "awaddr": In(ADDRESS_WIDTH),
+    "awvalid": In(1),
+    "awready": Out(1),
+    "wdata": In(32),
+    "wstrb": In(4),
+    "wvalid": In(1),
+    "wready": Out(1),
+    "bresp": Out(2),
+    "bvalid": Out(1),
+    "bready": In(1),
+    "araddr": In(ADDRESS_WIDTH),
+    "arvalid": In(1),
+    "arready": Out(1),
+    "rdata": Out(32),
+    "rresp": Out(2),
+    "rvalid": Out(1),
+    "rready": In(1),
+}
+_WRITABLE = (
+    "batch",
+    "lr_mantissa",
+    "lr_shift",
+    "momentum",
+    "nesterov",
+    "decay_mantissa",
+    "decay_shift",
+)
+
+
+class Board(wiring.Component):
+    """The whole accelerator behind AXI4-Lite registers and two AXI4-Streams.
+
+    Plain ports: ``s_axil_*`` (registers, ``model/registers.py``), ``s_axis_*`` in and ``m_axis_*`` out (packets), and with
+    ``plan.probes`` a valid and a data port per probe (``rtl/probes.py``). The reset command empties every stream and counter;
+    parameters stay in their memories.
+    """
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self.chain = Chain(plan)
+        members = {f"s_axil_{name}": member for name, member in _AXIL.items()}
+        for prefix, into in (("s", In), ("m", Out)):
+            back = Out if into is In else In
+            members[f"{prefix}_axis_tdata"] = into(32)
+            members[f"{prefix}_axis_tlast"] = into(1)
+            members[f"{prefix}_axis_tvalid"] = into(1)
+            members[f"{prefix}_axis_tready"] = back(1)
+        for n, probe in enumerate(probe_table(plan)):
+            members[f"probe_{n}_valid"] = Out(1)
+            members[f"probe_{n}_data"] = Out(probe.width * probe.lanes)
+        super().__init__(members)
+
+    def elaborate(self, platform):
+        m = Module()
+        restart = Signal()
+        reset = ResetInserter(restart)
+        chain, reader, writer = self.chain, PacketReader(self.plan), PacketWriter(self.plan)
+        m.submodules.chain = reset(chain)
+        m.submodules.reader = reset(reader)
+        m.submodules.writer = reset(writer)
+        connect(m, reader.o, chain.i)
+        connect(m, reader.target, chain.target)
+        connect(m, reader.load, chain.load)
+        connect(m, chain.dump, writer.dump)
+        connect(m, chain.o, writer.i)
+        m.d.comb += [
+            reader.i.valid.eq(self.s_axis_tvalid),
+            reader.i.payload.data.eq(self.s_axis_tdata),
+            reader.i.payload.last.eq(self.s_axis_tlast),
+            self.s_axis_tready.eq(reader.i.ready),
+            self.m_axis_tvalid.eq(writer.o.valid),
+            self.m_axis_tdata.eq(writer.o.payload.data),
+            self.m_axis_tlast.eq(writer.o.payload.last),
+            writer.o.ready.eq(self.m_axis_tready),
+            chain.layer.eq(reader.layer),
+            chain.host.eq(reader.host),
+            chain.start.eq(reader.start),
+            chain.dumping.eq(reader.dumping),
+            chain.select.eq(reader.select),
+            writer.dumping.eq(reader.dumping),
+            writer.select.eq(reader.select),
+            writer.layer.eq(reader.layer),
+            writer.dump_words.eq(reader.dump_words),
+            reader.dump_done.eq(writer.dump_done),
+            reader.training.eq(chain.training),
+            writer.training.eq(chain.training),
+        ]
+        for n, _ in enumerate(probe_table(self.plan)):
+            for side in ("valid", "data"):
+                name = f"probe_{n}_{side}"
+                source = getattr(chain, name)
+                m.d.comb += getattr(self, name).eq(source if side == "valid" else source.as_value())
+        values, strobes = self._segment(m, reader, restart)
+        self._registers(m, values, strobes)
+        return m
+
+    def _segment(self, m, reader, restart):
+        """Mode, counters and error bits; returns the register values, and the strobes of writable registers."""
+        chain = self.chain
+        command, begin = Signal(2), Signal()
+        strobe, written = Signal(), Signal(32)
+        in_flight = Signal(32)
+        cycles, cycles_high = Signal(64), Signal(32)
+        samples, first_cycle, last_cycle = Signal(32), Signal(32), Signal(32)
+        errors = Signal(len(ErrorBit))
+        raised = Signal(len(ErrorBit))
+        idle = Signal()
+        m.d.comb += [
+            idle.eq((in_flight == 0) & ~chain.busy),
+            begin.eq(strobe & ((written == Command.TRAIN) | (written == Command.INFER)) & idle),
+            restart.eq(strobe & (written == Command.RESET)),
+            chain.training.eq(command == Command.TRAIN),
+            chain.reload.eq(begin),
+            raised[ErrorBit.PACKET_KIND].eq(reader.bad_kind),
+            raised[ErrorBit.PACKET_LENGTH].eq(reader.bad_length),
+            raised[ErrorBit.LABEL].eq(chain.bad_label),
+            raised[ErrorBit.LAYER].eq(reader.bad_layer),
+            raised[ErrorBit.BUSY].eq(strobe & (written != Command.RESET) & ~idle),
+        ]
+        m.d.sync += [
+            errors.eq(errors | raised),
+            cycles.eq(cycles + 1),
+            in_flight.eq(in_flight + reader.sample - chain.sample_done),
+        ]
+        with m.If(chain.sample_done):
+            m.d.sync += [samples.eq(samples + 1), last_cycle.eq(cycles)]
+            with m.If(samples == 0):
+                m.d.sync += first_cycle.eq(cycles)
+        with m.If(begin):
+            m.d.sync += [command.eq(written), errors.eq(0), cycles.eq(0), samples.eq(0)]
+            m.d.sync += [first_cycle.eq(0), last_cycle.eq(0)]
+        with m.If(restart):
+            m.d.sync += [in_flight.eq(0), errors.eq(0)]
+        values = {
+            "magic": MAGIC,
+            "command": command,
+            "status": chain.busy,
+            "errors": errors,
+            "samples": samples,
+            "cycles": cycles[:32],
+            "cycles_high": cycles_high,
+            "first_cycle": first_cycle,
+            "last_cycle": last_cycle,
+            "loss.error.saturated": chain.saturated.loss,
+        }
+        return values, {"command": (strobe, written), "cycles": (cycles_high, cycles[32:])}
+
+    def _registers(self, m, values, strobes):
+        """Serve the register map of the plan."""
+        m.submodules.axil = axil = AxiLite()
+        for name, member in _AXIL.items():
+            ours, theirs = getattr(self, f"s_axil_{name}"), getattr(axil, name)
+            m.d.comb += theirs.eq(ours) if member.flow is In else ours.eq(theirs)
+
+        identity = int(self.plan.identity, 16)
+        values |= {f"identity_{n}": identity >> (32 * n) & 0xFFFFFFFF for n in range(4)}
+        chain = self.chain
+        hyper = {name: Signal(chain.hyper.shape()[name].shape, name=name) for name in _WRITABLE[1:]}
+        batch = Signal(range(self.plan.batch_max + 1), init=1)
+        m.d.comb += [chain.hyper[name].eq(signal) for name, signal in hyper.items()]
+        m.d.comb += chain.batch.eq(batch)
+        writable = {"batch": batch, **hyper}
+        values |= writable
+        for n, layer in enumerate(self.plan.layers):
+            key = f"layer_{n}"
+            if layer.trainable:
+                values[f"{layer.name}.version"] = chain.versions[key]
+                for engine in layer.engines:
+                    for event in chain.counts[key][engine].shape():
+                        values[f"{layer.name}.{engine}.{event[0]}"] = chain.counts[key][engine][
+                            event[0]
+                        ]
+            if key in dict(chain.saturated.shape()):
+                for tensor, _ in chain.saturated[key].shape():
+                    values[f"{layer.name}.{tensor}.saturated"] = chain.saturated[key][tensor]
+
+        strobe, written = strobes["command"]
+        cycles_high, cycles_upper = strobes["cycles"]
+        m.d.comb += written.eq(axil.write_data)
+        with m.Switch(axil.address):
+            for register in register_map(self.plan):
+                with m.Case(register.address):
+                    m.d.sync += axil.read_data.eq(values[register.name])
+                    if register.name == "command":
+                        m.d.comb += strobe.eq(axil.write)
+                    elif register.access == "rw":
+                        with m.If(axil.write):
+                            m.d.sync += writable[register.name].eq(axil.write_data)
+                    elif register.name == "cycles":
+                        with m.If(axil.read):
+                            m.d.sync += cycles_high.eq(cycles_upper)
+            with m.Default():
+                m.d.sync += axil.read_data.eq(0)

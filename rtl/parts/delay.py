@@ -1,0 +1,17 @@
+"""A signal some cycles late.
+
+Test: ``tests/parts/test_adder_tree.py``.
+"""
+
+from amaranth.hdl import Module, Signal
+
+__all__ = ["delay"]
+
+
+def delay(m: Module, value, cycles: int, name: str):
+    """Return ``value`` through ``cycles`` registers that reset to zero."""
+    for n in range(cycles):
+        held = Signal.like(value, name=f"{name}_{n}", init=None)
+        m.d.sync += held.eq(value)
+        value = held
+    return value

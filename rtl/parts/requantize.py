@@ -1,0 +1,196 @@
+"""The only rounding of the design: from an exact accumulator to a format, counting what it clips.
+
+Golden: ``model/fixed.py``. Test: ``tests/parts/test_requantize.py``.
+"""
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ...model.errors import UnsupportedError
+from ...model.formats import Format, Rounding
+from . import lanes as lane_layout
+
+__all__ = ["Requantize", "requantize", "requantize_dynamic", "round_shift", "saturate"]
+
+
+def round_shift(acc: Value, shift: int, rounding: Rounding) -> Value:
+    """Return signed ``acc * 2**-shift`` rounded to an integer, wide enough for every result.
+
+    Parameters
+    ----------
+    acc : signed Value
+    shift : int, bits; negative shifts left and is exact
+    rounding : ``HALF_EVEN``, ``HALF_UP`` or ``FLOOR``
+
+    Raises
+    ------
+    UnsupportedError
+        For any other rounding mode.
+    """
+    _check_rounding(rounding)
+    if shift <= 0:
+        return Cat(C(0, -shift), acc).as_signed()
+    acc = _extend(acc, shift + 1)
+    quotient = acc[shift:].as_signed()
+    guard = acc[shift - 1]
+    return _round_up(quotient, guard, acc[: shift - 1].any(), rounding)
+
+
+def saturate(m: Module, value: Value, fmt: Format, *, name: str) -> tuple[Signal, Signal]:
+    """Return signed ``value`` clamped to ``fmt``, and a bit that says whether the clamp changed it.
+
+    Combinational. The first signal has the format's shape: ``signed(fmt.width)``, or ``fmt.width``
+    bits when unsigned.
+    """
+    clamped = Signal(signed(fmt.width) if fmt.signed else fmt.width, name=f"{name}_value")
+    clipped = Signal(name=f"{name}_clipped")
+    value = _extend(value, fmt.width + 1)
+    negative = value[-1]
+    if fmt.signed:
+        over = value[fmt.width - 1 :]
+        m.d.comb += clipped.eq(over.any() & ~over.all())
+    else:
+        m.d.comb += clipped.eq(value[fmt.width :].any())
+    m.d.comb += clamped.eq(Mux(clipped, Mux(negative, fmt.min, fmt.max), value))
+    return clamped, clipped
+
+
+def requantize(
+    m: Module, acc: Value, shift: int, fmt: Format, rounding: Rounding, *, name: str
+) -> tuple[Signal, Signal]:
+    """Return ``acc * 2**-shift`` rounded and saturated to ``fmt``, and whether it was clipped.
+
+    Combinational. ``shift`` is the accumulator's fraction bits minus ``fmt.frac``; negative shifts
+    left. See :func:`round_shift` for ``rounding`` and ``Raises``.
+    """
+    return saturate(m, round_shift(acc, shift, rounding), fmt, name=name)
+
+
+def requantize_dynamic(
+    m: Module,
+    acc: Value,
+    shift: Value,
+    fmt: Format,
+    rounding: Rounding,
+    max_shift: int,
+    *,
+    name: str = "dynamic",
+) -> tuple[Signal, Signal]:
+    """Return ``acc * 2**-shift`` rounded and saturated to ``fmt``, and whether it was clipped.
+
+    Combinational, for a shift that is only known at run time; raises as :func:`round_shift`.
+
+    Parameters
+    ----------
+    acc : signed Value
+    shift : unsigned Value, bits; a run-time right shift from 0 to ``max_shift``
+    max_shift : int, bits
+    """
+    _check_rounding(rounding)
+    wide = _extend(acc, max_shift + 1)
+    lost = ((C(1) << shift) - 1)[:max_shift]
+    quotient = wide >> shift
+    guard = Cat(C(0, 1), wide).bit_select(shift, 1)
+    sticky = (wide & lost[1:]).any()
+    rounded = Signal(signed(len(quotient) + 1), name=f"{name}_rounded")
+    m.d.comb += rounded.eq(_round_up(quotient, guard, sticky, rounding))
+    return saturate(m, rounded, fmt, name=name)
+
+
+class Requantize(wiring.Component):
+    """Rounds and saturates every lane of a stream, and counts the lanes that it clips.
+
+    Latency 2 cycles, one transfer per cycle; stalls with its output, holding up to two transfers.
+    Reset empties the pipeline and clears the count.
+
+    Parameters
+    ----------
+    acc_width : int, bits of an accumulator lane
+    lanes : int, values per transfer
+    shift : int, bits; fraction bits of the accumulator minus ``fmt.frac``
+    fmt : Format, signed
+    rounding : Rounding
+
+    Members
+    -------
+    i : In(stream of ``acc_width``-bit lanes)
+    o : Out(stream of ``fmt.width``-bit lanes)
+    clipped : Out(32), clipped values that have left through ``o`` since reset or ``clear``; wraps
+    clear : In(1), zeroes ``clipped``
+    """
+
+    def __init__(
+        self, *, acc_width: int, lanes: int, shift: int, fmt: Format, rounding: Rounding
+    ) -> None:
+        _check_rounding(rounding)
+        self.acc_width = acc_width
+        self.lanes = lanes
+        self.shift = shift
+        self.fmt = fmt
+        self.rounding = rounding
+        super().__init__(
+            {
+                "i": In(stream.Signature(lane_layout(acc_width, lanes))),
+                "o": Out(stream.Signature(lane_layout(fmt.width, lanes))),
+                "clipped": Out(32),
+                "clear": In(1),
+            }
+        )
+
+    @property
+    def latency(self) -> int:
+        """Cycles from a transfer in to the same transfer out, without stalls."""
+        return 2
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        inputs = [self.i.payload[n] for n in range(self.lanes)]
+        rounded = [round_shift(lane, self.shift, self.rounding) for lane in inputs]
+        stage = [Signal(signed(len(value)), name=f"rounded_{n}") for n, value in enumerate(rounded)]
+        stage_valid = Signal()
+        clips = Signal(self.lanes)
+
+        out_ready = Signal()
+        stage_ready = Signal()
+        m.d.comb += [
+            out_ready.eq(~self.o.valid | self.o.ready),
+            stage_ready.eq(~stage_valid | out_ready),
+            self.i.ready.eq(stage_ready),
+        ]
+        with m.If(stage_ready):
+            m.d.sync += stage_valid.eq(self.i.valid)
+            m.d.sync += [register.eq(value) for register, value in zip(stage, rounded, strict=True)]
+        with m.If(out_ready):
+            m.d.sync += self.o.valid.eq(stage_valid)
+        for n in range(self.lanes):
+            value, clipped = saturate(m, stage[n], self.fmt, name=f"lane_{n}")
+            with m.If(out_ready):
+                m.d.sync += [self.o.payload[n].eq(value), clips[n].eq(clipped)]
+
+        with m.If(self.clear):
+            m.d.sync += self.clipped.eq(0)
+        with m.Elif(self.o.valid & self.o.ready):
+            m.d.sync += self.clipped.eq(self.clipped + sum(clips[n] for n in range(self.lanes)))
+        return m
+
+
+def _check_rounding(rounding: Rounding) -> None:
+    if rounding not in (Rounding.HALF_EVEN, Rounding.HALF_UP, Rounding.FLOOR):
+        raise UnsupportedError(
+            f"rounding must be half_even, half_up or floor in hardware, not {rounding.value}"
+        )
+
+
+def _extend(value: Value, width: int) -> Value:
+    """Sign-extend to at least ``width`` bits."""
+    missing = width - len(value)
+    return Cat(value, value[-1].replicate(missing)).as_signed() if missing > 0 else value
+
+
+def _round_up(quotient: Value, guard: Value, sticky: Value, rounding: Rounding) -> Value:
+    """Add one to the floor ``quotient`` where the lost bits, ``guard`` above ``sticky``, ask it."""
+    if rounding is Rounding.FLOOR:
+        return quotient
+    up = guard if rounding is Rounding.HALF_UP else guard & (sticky | quotient[0])
+    return (quotient + up).as_signed()

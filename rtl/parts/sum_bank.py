@@ -1,0 +1,92 @@
+"""SumBank: running sums in memory, one bank filling while another is read and cleared.
+
+Test: ``tests/parts/test_sum_bank.py``.
+"""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import memory, wiring
+from amaranth.lib.wiring import In, Out
+
+from . import lanes as _lanes
+
+__all__ = ["SumBank"]
+
+
+class SumBank(wiring.Component):
+    """Adds a word of terms to the word of sums at an address, every cycle, also the same address back to back.
+
+    ``enable``, ``bank`` and ``address`` come one cycle before their ``terms``. The sweep side names a bank, too: its sums come one
+    cycle after ``sweep_address``, and ``sweep_clear`` zeroes the word at ``sweep_address`` once it is read, in every bank with
+    ``sweep_all``. Both sides may use different banks at once; with one bank they must take turns. Sums start at zero;
+    reset keeps the memories, so a sweep must clear them afterwards.
+
+    Parameters
+    ----------
+    width : int, bits of a sum; lanes, depth, banks : int
+
+    Members
+    -------
+    enable, bank, address : In; terms : In(lanes of width)
+    sweep_bank, sweep_address, sweep_clear, sweep_all : In; sweep_sums : Out
+    """
+
+    def __init__(self, *, width: int, lanes: int, depth: int, banks: int):
+        self.width = width
+        self.lanes = lanes
+        self.depth = depth
+        self.banks = banks
+        super().__init__(
+            {
+                "enable": In(1),
+                "bank": In(range(max(2, banks))),
+                "address": In(range(max(2, depth))),
+                "terms": In(_lanes(width, lanes)),
+                "sweep_bank": In(range(max(2, banks))),
+                "sweep_address": In(range(max(2, depth))),
+                "sweep_clear": In(1),
+                "sweep_all": In(1),
+                "sweep_sums": Out(_lanes(width, lanes)),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        adding, bank, address = Signal(), Signal.like(self.bank), Signal.like(self.address)
+        m.d.sync += [adding.eq(self.enable), bank.eq(self.bank), address.eq(self.address)]
+        sweep_bank, sweep_address = Signal.like(self.sweep_bank), Signal.like(self.sweep_address)
+        sweep_clear, sweep_all = Signal(), Signal()
+        m.d.sync += [
+            sweep_bank.eq(self.sweep_bank),
+            sweep_address.eq(self.sweep_address),
+            sweep_clear.eq(self.sweep_clear),
+            sweep_all.eq(self.sweep_all),
+        ]
+
+        reads = []
+        for n in range(self.banks):
+            m.submodules[f"bank_{n}"] = store = memory.Memory(
+                shape=_lanes(self.width, self.lanes), depth=max(2, self.depth), init=[]
+            )
+            write = store.write_port()
+            read = store.read_port(transparent_for=(write,))
+            taken = Signal(name=f"taken_{n}")
+            add = Signal(name=f"add_{n}")
+            clear = Signal(name=f"clear_{n}")
+            m.d.comb += [
+                taken.eq(self.enable & (self.bank == n)),
+                add.eq(adding & (bank == n)),
+                clear.eq(sweep_clear & (sweep_all | (sweep_bank == n))),
+                read.addr.eq(Mux(taken, self.address, self.sweep_address)),
+                write.en.eq(add | clear),
+                write.addr.eq(Mux(add, address, sweep_address)),
+            ]
+            m.d.comb += [
+                write.data[lane].eq(Mux(add, read.data[lane] + self.terms[lane], 0))
+                for lane in range(self.lanes)
+            ]
+            reads.append(read.data)
+        m.d.comb += self.sweep_sums.eq(reads[0])
+        for n in range(1, self.banks):
+            with m.If(sweep_bank == n):
+                m.d.comb += self.sweep_sums.eq(reads[n])
+        return m

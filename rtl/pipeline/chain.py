@@ -1,0 +1,212 @@
+"""Chain: all layers of a plan and its loss, joined stream to stream.
+
+Golden: ``model/network.py``. Test: ``tests/test_board.py``.
+"""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from ...model.plan import LayerPlan, Plan
+from ...model.registers import saturating_tensors
+from ..parts import lanes
+from ..parts.fifo import Fifo
+from ..parts.gear import Gear
+from ..probes import probe_table
+from .conv import Conv
+from .cross_entropy import CrossEntropy
+from .linear import Linear
+from .maxpool import MaxPool
+from .mse import Mse
+from .relu import Relu
+from .update_rule import HYPER
+
+__all__ = ["Chain"]
+
+
+def _block(layer: LayerPlan, plan: Plan):
+    if layer.trainable:
+        kind = Conv if layer.kind == "conv2d" else Linear
+        return kind(layer, batch_max=plan.batch_max, rounding=plan.rounding)
+    return {"relu": Relu, "maxpool2d": MaxPool}[layer.kind](layer)
+
+
+class Chain(wiring.Component):
+    """Samples in at ``i``, logits out at ``o``; errors, gradients and updates stay inside.
+
+    Interval: ``Plan.interval`` in steady state with delayed versions.
+
+    Members
+    -------
+    i : In(stream of ``packet_lanes`` values); target : In(stream); o : Out(stream of one logit)
+    batch, hyper, training, reload : In; busy : Out(1), a reload or a sweep runs
+    layer : In, whose parameters ``host, start, dumping, select, load, dump`` mean
+    counts : Out, per trainable layer and engine; saturated, versions : Out, by layer
+    sample_done, bad_label : Out(1), pulses
+    probe_<n>_valid, probe_<n>_data : Out, only with ``plan.probes``
+    """
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self.blocks = [_block(layer, plan) for layer in plan.layers]
+        loss = Mse if plan.loss.kind == "mse" else CrossEntropy
+        self.loss = loss(plan.loss, plan.rounding)
+        trainable = [(n, layer) for n, layer in enumerate(plan.layers) if layer.trainable]
+        saturated = {
+            f"layer_{n}": data.StructLayout({tensor: 32 for tensor in saturating_tensors(layer)})
+            for n, layer in enumerate(plan.layers)
+            if saturating_tensors(layer)
+        }
+        members = {
+            "i": In(stream.Signature(lanes(plan.layers[0].i_feature.width, plan.packet_lanes))),
+            "target": In(stream.Signature(self.loss.target.payload.shape())),
+            "o": Out(stream.Signature(lanes(plan.loss.feature.width, 1))),
+            "batch": In(range(plan.batch_max + 1)),
+            "hyper": In(HYPER),
+            "training": In(1),
+            "reload": In(1),
+            "busy": Out(1),
+            "layer": In(range(max(2, len(trainable)))),
+            "host": In(1),
+            "start": In(1),
+            "dumping": In(1),
+            "select": In(1),
+            "load": In(stream.Signature(32)),
+            "dump": Out(stream.Signature(32)),
+            "counts": Out(
+                data.StructLayout(
+                    {f"layer_{n}": self.blocks[n].counts.shape() for n, _ in trainable}
+                )
+            ),
+            "saturated": Out(data.StructLayout({**saturated, "loss": 32})),
+            "versions": Out(data.StructLayout({f"layer_{n}": 32 for n, _ in trainable})),
+            "sample_done": Out(1),
+            "bad_label": Out(1),
+        }
+        for n, probe in enumerate(probe_table(plan)):
+            members[f"probe_{n}_valid"] = Out(1)
+            members[f"probe_{n}_data"] = Out(lanes(probe.width, probe.lanes))
+        super().__init__(members)
+
+    def elaborate(self, platform):
+        m = Module()
+        layers, loss = self.plan.layers, self.loss
+        self._seen = {}
+        for n, block in enumerate(self.blocks):
+            m.submodules[f"layer_{n}"] = block
+        m.submodules.loss = loss
+
+        source, source_lanes = flipped(self.i), self.plan.packet_lanes
+        for n, (layer, block) in enumerate(zip(layers, self.blocks, strict=True)):
+            self._join(
+                m,
+                f"i_gear_{n}",
+                source,
+                block.i,
+                layer.i_feature.width,
+                source_lanes,
+                layer.i_lanes,
+            )
+            self._watch(f"{layer.name}.o_feature", block.o)
+            source, source_lanes = block.o, layer.o_lanes
+        self._watch("input", self.blocks[0].i)
+        self._join(m, "loss_gear", source, loss.i, self.plan.loss.feature.width, source_lanes, 1)
+
+        source, source_lanes = loss.o_error, 1
+        for n, (layer, block) in reversed(list(enumerate(zip(layers, self.blocks, strict=True)))):
+            if not (layer.trainable or layer.backward):
+                break
+            self._join(
+                m,
+                f"error_gear_{n}",
+                source,
+                block.o_error,
+                layer.o_error.width,
+                source_lanes,
+                layer.o_lanes,
+            )
+            if not layer.backward:
+                break
+            self._watch(f"{layer.name}.i_error", block.i_error)
+            source, source_lanes = block.i_error, layer.i_lanes
+        self._watch("loss.error", loss.o_error)
+
+        m.submodules.targets = targets = Fifo(self.target.payload.shape(), self._target_depth)
+        connect(m, flipped(self.target), targets.i)
+        connect(m, targets.o, loss.target)
+        connect(m, loss.o_logits, flipped(self.o))
+        m.d.comb += [
+            loss.training.eq(self.training),
+            loss.clear.eq(self.reload),
+            self.saturated.loss.eq(loss.clipped),
+            self.sample_done.eq(loss.sample_done),
+        ]
+        if self.plan.loss.kind == "cross_entropy":
+            m.d.comb += self.bad_label.eq(loss.bad_label)
+        self._control(m)
+        self._probes(m)
+        return m
+
+    @property
+    def _target_depth(self) -> int:
+        per_sample = 1 if self.plan.loss.kind == "cross_entropy" else self.plan.loss.outputs
+        return self.plan.loss.target_samples * per_sample
+
+    def _join(self, m, name, source, sink, width, i_lanes, o_lanes):
+        m.submodules[name] = gear = Gear(width, i_lanes, o_lanes)
+        connect(m, source, gear.i)
+        connect(m, gear.o, sink)
+
+    def _control(self, m):
+        """Give every block its registers, and collect what it reports."""
+        door = 0
+        busy = []
+        for n, (layer, block) in enumerate(zip(self.plan.layers, self.blocks, strict=True)):
+            m.d.comb += block.training.eq(self.training)
+            if not layer.trainable:
+                if saturating_tensors(layer):
+                    m.d.comb += [
+                        block.clear.eq(self.reload),
+                        self.saturated[f"layer_{n}"].i_error.eq(block.clipped),
+                    ]
+                continue
+            chosen = Signal(name=f"chosen_{n}")
+            busy.append(block.busy)
+            m.d.comb += [
+                chosen.eq(self.layer == door),
+                block.batch.eq(self.batch),
+                block.hyper.eq(self.hyper),
+                block.reload.eq(self.reload),
+                block.host.eq(self.host & chosen),
+                block.start.eq(self.start & chosen),
+                block.dumping.eq(self.dumping & chosen),
+                block.select.eq(self.select),
+                block.load.valid.eq(self.load.valid & chosen),
+                block.load.payload.eq(self.load.payload),
+                block.dump.ready.eq(self.dump.ready & chosen),
+                self.counts[f"layer_{n}"].eq(block.counts),
+                self.saturated[f"layer_{n}"].eq(block.saturated),
+                self.versions[f"layer_{n}"].eq(block.version),
+            ]
+            with m.If(chosen):
+                m.d.comb += [
+                    self.load.ready.eq(block.load.ready),
+                    self.dump.valid.eq(block.dump.valid),
+                    self.dump.payload.eq(block.dump.payload),
+                ]
+            door += 1
+            self._seen[f"{layer.name}.weight"] = block.weight_valid, block.working
+            self._seen[f"{layer.name}.bias"] = block.bias_valid, block.working
+            self._seen[f"{layer.name}.weight_gradient"] = block.weight_sum_valid, block.sums
+            self._seen[f"{layer.name}.bias_gradient"] = block.bias_sum_valid, block.sums
+        m.d.comb += self.busy.eq(sum(busy) != 0)
+
+    def _watch(self, name, port):
+        self._seen[name] = port.valid & port.ready, port.payload
+
+    def _probes(self, m):
+        for n, probe in enumerate(probe_table(self.plan)):
+            valid, payload = self._seen[probe.name]
+            m.d.comb += getattr(self, f"probe_{n}_valid").eq(valid)
+            target = getattr(self, f"probe_{n}_data")
+            m.d.comb += target.as_value().eq(payload.as_value())

@@ -1,0 +1,94 @@
+"""Rewrites emitted Verilog, without changing what it does, so that it simulates faster.
+
+Test: ``tests/test_build.py``.
+"""
+
+import re
+
+from ..model.errors import ToolError
+
+__all__ = ["WRAPPER", "compress_initial_blocks", "register_reset"]
+
+WRAPPER = "simulated"
+
+_PORT = re.compile(
+    r"\b(input|output)\s+(?:(?:wire|reg|logic)\s+)?(?:signed\s+)?(\[\d+:\d+\]\s*)?([A-Za-z_]\w*)"
+)
+_WORD = re.compile(r"( *)(\S+)\[(\d+)\] = (\d+'[hb][0-9a-fA-F]+);\n")
+LEAST_RUN = 8
+
+
+def register_reset(verilog: str, top: str) -> str:
+    """Return the design with a module ``simulated`` around ``top`` that passes its ports through
+    and registers ``rst``, which so takes effect one cycle late.
+
+    Synchronous resets of emitted Verilog are read by every process. Verilator evaluates all that
+    depends on an input in both halves of the clock; what depends on a register, once.
+
+    Raises
+    ------
+    ToolError
+        When the text has no such module.
+    """
+    bare = re.sub(r"/\*.*?\*/|\(\*.*?\*\)|//[^\n]*", "", verilog, flags=re.DOTALL)
+    module = re.search(rf"\bmodule\s+{re.escape(top)}\b(.*?)\bendmodule\b", bare, re.DOTALL)
+    if module is None:
+        raise ToolError(f"verilog must have a module {top!r}, but has none: name its top module")
+    ports = {name: (way, width or "") for way, width, name in _PORT.findall(module[1])}
+    declared = ",\n".join(f"  {way} wire {width}{name}" for name, (way, width) in ports.items())
+    joined = ",\n".join(f"    .{name}({'held' if name == 'rst' else name})" for name in ports)
+    held = "  reg held = 1;\n  always @(posedge clk) held <= rst;\n" if "rst" in ports else ""
+    return (
+        f"{verilog}\nmodule {WRAPPER}(\n{declared}\n);\n{held}  {top} {top} (\n{joined}\n  );\n"
+        "endmodule\n"
+    )
+
+
+def compress_initial_blocks(verilog: str) -> str:
+    """Return the design with runs of equal initial memory words written as loops.
+
+    A memory of 65,536 words is emitted as as many assignments, which take Verilator and the
+    compiler minutes.
+    """
+    if not _WORD.search(verilog):
+        return verilog
+    pieces: list[str] = []
+    end = 0
+    for loops, (first, last, stop) in enumerate(_runs(verilog)):
+        indent, memory, low, value = first.groups()
+        count = int(last[3]) - int(low) + 1
+        pieces.append(verilog[end : first.start()])
+        name = f"initial_{loops}"
+        pieces.append(
+            f"{indent}begin : {name}\n{indent}  integer n;\n"
+            f"{indent}  for (n = {low}; n < {int(low) + count}; n = n + 1)\n"
+            f"{indent}    {memory} [n] = {value};\n{indent}end\n"
+        )
+        end = stop
+    return "".join([*pieces, verilog[end:]])
+
+
+def _runs(verilog: str) -> list[tuple[re.Match[str], re.Match[str], int]]:
+    """First and last assignment of each run of at least ``LEAST_RUN``, and where the run ends."""
+    found: list[tuple[re.Match[str] | None, re.Match[str] | None]] = []
+    first: re.Match[str] | None = None
+    last: re.Match[str] | None = None
+    for word in _WORD.finditer(verilog):
+        follows = (
+            first is not None
+            and last is not None
+            and word.start() == last.end()
+            and word[2] == first[2]
+            and word[4] == first[4]
+            and int(word[3]) == int(last[3]) + 1
+        )
+        if not follows:
+            found.append((first, last))
+            first = word
+        last = word
+    found.append((first, last))
+    return [
+        (first, last, last.end())
+        for first, last in found
+        if first is not None and last is not None and int(last[3]) - int(first[3]) + 1 >= LEAST_RUN
+    ]

@@ -1,0 +1,168 @@
+"""The definitions of docs/architecture.md in Python integers and fractions, one number at a time:
+slow, and plainly right.
+
+Maps are dicts from (sample, channel, row, column) to int, weights from (output, channel, row,
+column) to int.
+"""
+
+from fractions import Fraction
+from itertools import product
+from math import floor
+
+from torch import Tensor
+
+from gradweave.model.formats import Format, Rounding
+from gradweave.model.hyper import Hyper
+from gradweave.model.plan import LayerPlan, LossPlan, ParameterPlan
+
+Numbers = dict[tuple[int, ...], int]
+
+
+def numbers(tensor: Tensor) -> Numbers:
+    """Return a tensor's entries by index."""
+    return {index: int(tensor[index]) for index in product(*(range(size) for size in tensor.shape))}
+
+
+def round_fraction(value: Fraction, rounding: Rounding) -> int:
+    if rounding is Rounding.FLOOR:
+        return floor(value)
+    if rounding is Rounding.HALF_UP:
+        return floor(value + Fraction(1, 2))
+    assert rounding is Rounding.HALF_EVEN
+    return round(value)
+
+
+def clip(value: int, fmt: Format) -> tuple[int, bool]:
+    kept = min(max(value, fmt.min), fmt.max)
+    return kept, kept != value
+
+
+def rq(acc: int, acc_frac: int, fmt: Format, rounding: Rounding) -> tuple[int, bool]:
+    """Return ``acc * 2**-acc_frac`` in ``fmt``, and whether it was clipped."""
+    return clip(round_fraction(acc * Fraction(2) ** (fmt.frac - acc_frac), rounding), fmt)
+
+
+def rq_all(sums: Numbers, frac: int, fmt: Format, rounding: Rounding) -> tuple[Numbers, int]:
+    pairs = {index: rq(value, frac, fmt, rounding) for index, value in sums.items()}
+    return {n: pair[0] for n, pair in pairs.items()}, sum(pair[1] for pair in pairs.values())
+
+
+def taps(layer: LayerPlan):
+    """Yield (output row, output column, kernel row, kernel column, row, column) wherever a tap
+    meets the input map.
+    """
+    (_, height, width), (_, rows, cols) = layer.i_shape, layer.o_shape
+    for y, x, ky, kx in product(
+        range(rows), range(cols), range(layer.kernel[0]), range(layer.kernel[1])
+    ):
+        row = y * layer.stride[0] + ky - layer.padding[0]
+        col = x * layer.stride[1] + kx - layer.padding[1]
+        if 0 <= row < height and 0 <= col < width:
+            yield y, x, ky, kx, row, col
+
+
+def _places(layer: LayerPlan, samples: int):
+    return product(range(samples), range(layer.o_shape[0]), range(layer.i_shape[0]), taps(layer))
+
+
+def forward_sums(
+    layer: LayerPlan, features: Numbers, weight: Numbers, bias: Numbers | None, samples: int
+) -> Numbers:
+    shift = 0
+    if layer.bias is not None:
+        shift = layer.weight.working.frac + layer.i_feature.frac - layer.bias.working.frac
+    sums = {
+        (n, *place): (bias[place[0],] << shift if bias else 0)
+        for n in range(samples)
+        for place in product(*map(range, layer.o_shape))
+    }
+    for n, o, i, (y, x, ky, kx, row, col) in _places(layer, samples):
+        sums[n, o, y, x] += weight[o, i, ky, kx] * features[n, i, row, col]
+    return sums
+
+
+def backward_sums(layer: LayerPlan, errors: Numbers, weight: Numbers, samples: int) -> Numbers:
+    sums = dict.fromkeys(product(range(samples), *map(range, layer.i_shape)), 0)
+    for n, o, i, (y, x, ky, kx, row, col) in _places(layer, samples):
+        sums[n, i, row, col] += weight[o, i, ky, kx] * errors[n, o, y, x]
+    return sums
+
+
+def weight_sums(layer: LayerPlan, errors: Numbers, features: Numbers, samples: int) -> Numbers:
+    shape = (layer.o_shape[0], layer.i_shape[0], *layer.kernel)
+    sums = dict.fromkeys(product(*map(range, shape)), 0)
+    for n, o, i, (y, x, ky, kx, row, col) in _places(layer, samples):
+        sums[o, i, ky, kx] += errors[n, o, y, x] * features[n, i, row, col]
+    return sums
+
+
+def bias_sums(layer: LayerPlan, errors: Numbers) -> Numbers:
+    sums = {(o,): 0 for o in range(layer.o_shape[0])}
+    for (_, o, _, _), value in errors.items():
+        sums[o,] += value
+    return sums
+
+
+def maxpool(layer: LayerPlan, features: Numbers, samples: int) -> tuple[Numbers, dict]:
+    """Return the maxima and, for each, the (row, column) of the first one in tap order."""
+    best: Numbers = {}
+    places = {}
+    for n, c, (y, x, _, _, row, col) in product(
+        range(samples), range(layer.i_shape[0]), taps(layer)
+    ):
+        value = features[n, c, row, col]
+        if (n, c, y, x) not in best or value > best[n, c, y, x]:
+            best[n, c, y, x], places[n, c, y, x] = value, (row, col)
+    return best, places
+
+
+def maxpool_errors(
+    layer: LayerPlan, errors: Numbers, places: dict, samples: int
+) -> tuple[Numbers, int]:
+    sums = dict.fromkeys(product(range(samples), *map(range, layer.i_shape)), 0)
+    for (n, c, y, x), (row, col) in places.items():
+        sums[n, c, row, col] += errors[n, c, y, x]
+    return rq_all(sums, layer.i_error.frac, layer.i_error, Rounding.FLOOR)
+
+
+def cross_entropy(
+    logits: list[int], label: int, loss: LossPlan, rounding: Rounding, table: list[int]
+) -> tuple[list[int], int]:
+    """Return one sample's errors and how many were clipped."""
+    exponent = Format(15, 10, signed=False)
+    powers = []
+    for z in logits:
+        t, _ = rq((max(logits) - z) * 47274, loss.feature.frac + 15, exponent, rounding)
+        powers.append(table[t % 1024] >> (t // 1024))
+    errors, clipped = [], 0
+    for n, power in enumerate(powers):
+        p = round(Fraction(power << loss.error.frac, sum(powers)))
+        value, hit = clip(p - ((1 << loss.error.frac) if n == label else 0), loss.error)
+        errors.append(value)
+        clipped += hit
+    return errors, clipped
+
+
+def update(
+    formats: ParameterPlan, hyper: Hyper, rounding: Rounding, w: int, v: int, total: int, frac: int
+) -> tuple[int, int, int, bool]:
+    """Return one parameter's new (master, momentum, working weight) and whether anything was
+    clipped on the way.
+    """
+    hits = []
+
+    def step(result: tuple[int, bool]) -> int:
+        hits.append(result[1])
+        return result[0]
+
+    grad, master, working = formats.gradient, formats.master, formats.working
+    g = step(rq(total, frac, grad, rounding))
+    decay = step(rq(hyper.decay_mantissa * w, master.frac + hyper.decay_shift, grad, rounding))
+    d = step(clip(g + decay, grad))
+    carry = step(rq(hyper.momentum * v, grad.frac + 16, grad, rounding))
+    v = step(clip(carry + d, grad))
+    ahead = step(rq(hyper.momentum * v, grad.frac + 16, grad, rounding))
+    move = step(clip(d + ahead, grad)) if hyper.nesterov else v
+    delta = step(rq(hyper.lr_mantissa * move, grad.frac + hyper.lr_shift, master, rounding))
+    w = step(clip(w - delta, master))
+    return w, v, step(rq(w, master.frac, working, rounding)), any(hits)

@@ -1,0 +1,120 @@
+"""The convolution in RTL against its golden model, every output, error, weight and momentum."""
+
+from dataclasses import replace
+
+import pytest
+from gradweave.model.errors import PlanError
+from gradweave.model.formats import Format, Rounding
+from gradweave.model.hyper import Hyper
+from gradweave.model.plan import Buffers, LayerPlan
+from gradweave.tests.layer_bench import HYPER, train_layer
+from gradweave.tests.plans import PARAMETER, chain, conv
+
+
+def layer_of(
+    shape: tuple[int, int, int] = (4, 5, 5),
+    outputs: int = 4,
+    *,
+    backward: bool = True,
+    rows: tuple[int, int, int] | None = None,
+    **spec,
+) -> LayerPlan:
+    """The plan of one convolution with roomy windows."""
+    layer = chain(shape, conv("conv", outputs, **{"kernel": 3, "padding": 1, **spec})).layers[0]
+    fp, eb, wg = rows or (shape[1] + 2, layer.o_shape[1] + 2, 3 * shape[1])
+    return replace(layer, backward=backward, buffers=Buffers(fp, eb, wg, 16, 0))
+
+
+def assert_equal(layer: LayerPlan, **options) -> None:
+    got, expected = train_layer(layer, **options)
+    assert got.o == expected.o
+    assert got.i_error == expected.i_error
+    assert got.masters == expected.masters
+    assert got.momenta == expected.momenta
+    assert got.saturated == expected.saturated
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("a", "b", "update_lanes"), [(1, 1, 1), (2, 2, 2), (4, 2, 4), (2, 4, 8), (4, 4, 16), (4, 1, 2)]
+)
+def test_every_folding_gives_the_golden_bits(a, b, update_lanes, stall):
+    layer = layer_of((4, 3, 3), a=a, b=b, update_lanes=update_lanes)
+    assert_equal(layer, batches=2, stall=stall)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "padding"),
+    [
+        ((2, 1, 1), 1, 1, 0),
+        ((2, 7, 4), 2, 3, 0),
+        ((2, 7, 5), 3, 2, 1),
+        ((2, 4, 4), 5, 1, 2),
+        ((2, 3, 3), 3, 1, 0),
+        ((2, 4, 6), (1, 3), (1, 2), (0, 1)),
+        ((2, 3, 3), 2, 1, 2),
+    ],
+)
+def test_every_shape_gives_the_golden_bits(shape, kernel, stride, padding):
+    layer = layer_of(shape, 2, kernel=kernel, stride=stride, padding=padding, a=2, b=1)
+    assert_equal(layer, batches=2, stall=0.2)
+
+
+@pytest.mark.parametrize(("delay", "back_delay"), [(1, 0), (1, 1), (2, 1), (3, 3)])
+def test_delayed_versions_give_the_golden_bits(delay, back_delay):
+    layer = layer_of((2, 4, 4), 2, a=2, b=2, delay=delay, back_delay=back_delay)
+    assert_equal(layer, batches=6, hyper=replace(HYPER, batch=1), stall=0.3)
+
+
+@pytest.mark.parametrize("rounding", [Rounding.HALF_EVEN, Rounding.HALF_UP, Rounding.FLOOR])
+def test_every_rounding_gives_the_golden_bits(rounding):
+    assert_equal(layer_of((2, 4, 4), 2, a=1, b=2), rounding=rounding)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("bias", [None, PARAMETER])
+def test_first_layers_and_layers_without_bias_give_the_golden_bits(backward, bias):
+    assert_equal(layer_of((2, 4, 4), 2, a=2, b=1, backward=backward, bias=bias))
+
+
+def test_large_values_saturate_and_are_counted_as_in_the_golden_model():
+    layer = layer_of((2, 4, 4), 2, a=2, b=1, feature=Format(16, 13), error=Format(16, 15))
+    got, expected = train_layer(layer, scale=15)
+    assert got.o == expected.o
+    assert got.saturated == expected.saturated
+    assert got.saturated["o_feature"] > 0
+    assert got.saturated["i_error"] > 0
+
+
+def test_nesterov_and_weight_decay_give_the_golden_bits():
+    hyper = Hyper(2, 40000, 18, 60000, True, decay_mantissa=40000, decay_shift=19)
+    assert_equal(layer_of((2, 4, 4), 2, a=2, b=2, update_lanes=2), hyper=hyper)
+
+
+def test_narrow_and_mixed_formats_give_the_golden_bits():
+    narrow = replace(PARAMETER, working=Format(6, 4))
+    layer = layer_of(
+        (2, 4, 4), 2, a=2, b=2, weight=narrow, feature=Format(8, 4), error=Format(10, 8)
+    )
+    assert_equal(layer)
+
+
+def test_engines_take_their_planned_intervals():
+    layer = layer_of((2, 6, 6), 4, a=2, b=2, delay=2, back_delay=2)
+    got, _ = train_layer(layer, batches=5, hyper=replace(HYPER, batch=1))
+    per_sample = 6 * 6 * layer.o_blocks
+    ends = got.times["o"][per_sample - 1 :: per_sample]
+    assert ends[-1] - ends[-2] == layer.fp_interval
+    for engine, interval in (("fp", layer.fp_interval), ("eb", layer.eb_interval)):
+        assert got.counts[engine]["busy"] == 5 * interval
+    assert got.counts["wg"]["busy"] == 5 * layer.fp_interval
+    assert layer.fp_interval == (6 * 3 - 2) ** 2 * 2
+
+
+def test_the_smallest_window_gives_the_same_bits():
+    assert_equal(layer_of((2, 6, 6), 2, a=2, b=2, rows=(3, 3, 6)), stall=0.3)
+
+
+def test_a_folding_that_does_not_divide_is_refused():
+    with pytest.raises(PlanError, match=r"conv: folding \(3, 2\) must divide channels \(4, 4\)"):
+        layer_of(a=3, b=2)

@@ -1,0 +1,126 @@
+"""The plan as data: JSON and back, an identity that every field changes, derived sizes by hand."""
+
+import dataclasses
+import json
+
+import pytest
+
+from gradweave.host.planner import plan_design
+from gradweave.model import plan as plan_module
+from gradweave.model.errors import PlanError
+from gradweave.model.formats import Format
+from gradweave.model.plan import Plan
+from gradweave.tests.chains import DIGITS, chain, formats_of
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return plan_design(DIGITS, formats_of(DIGITS), batch=8, versions="delayed")
+
+
+def changes(value):
+    """Copies of plain data, each with one leaf changed."""
+    if isinstance(value, dict):
+        for key in value:
+            for changed in changes(value[key]):
+                yield {**value, key: changed}
+    elif isinstance(value, list):
+        for n in range(len(value)):
+            for changed in changes(value[n]):
+                yield [*value[:n], changed, *value[n + 1 :]]
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield value + 1
+    elif isinstance(value, str):
+        yield value + "x"
+
+
+def test_json_brings_back_the_very_plan(plan):
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.identity == plan.identity
+
+
+def test_every_field_changes_the_identity(plan):
+    raw = json.loads(plan.to_json())
+    identities = {plan.identity}
+    count = 1
+    for changed in changes(raw):
+        try:
+            other = Plan.from_json(json.dumps(changed))
+        except PlanError:
+            continue  # such as a folding that no longer divides the channels
+        identities.add(other.identity)
+        count += 1
+    assert count > 200
+    assert len(identities) == count
+
+
+def test_a_newer_generator_changes_the_identity(plan, monkeypatch):
+    monkeypatch.setattr(plan_module, "GENERATOR_VERSION", plan_module.GENERATOR_VERSION + 1)
+    assert dataclasses.replace(plan, seed=plan.seed).identity != plan.identity
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"layers": 3}'])
+def test_what_is_no_plan_is_refused(text):
+    with pytest.raises(PlanError, match=r"^plan must be JSON as written by Plan\.to_json; "):
+        Plan.from_json(text)
+
+
+def test_a_folding_must_divide_the_channels(plan):
+    with pytest.raises(PlanError) as error:
+        dataclasses.replace(plan.layer("conv2"), a=3)
+    assert str(error.value) == "conv2: folding (3, 4) must divide channels (16, 8)"
+
+
+def test_update_lanes_must_fit_words(plan):
+    with pytest.raises(PlanError) as error:
+        dataclasses.replace(plan.layer("conv2"), a=4, b=2, update_lanes=3)
+    assert str(error.value) == (
+        "conv2: update_lanes must divide a, or be a times a divisor of b, not 3"
+    )
+
+
+def test_lanes_must_divide_the_channels(plan):
+    with pytest.raises(PlanError) as error:
+        dataclasses.replace(plan.layer("relu1"), lanes=3)
+    assert str(error.value) == "relu1: lanes must divide 8 channels, not 3"
+
+
+def test_an_unknown_layer_lists_the_known_ones(plan):
+    with pytest.raises(PlanError) as error:
+        plan.layer("fc9")
+    assert str(error.value) == (
+        "layer must be one of ['conv0', 'relu1', 'conv2', 'relu3', 'pool4', 'fc5'], not 'fc9'"
+    )
+
+
+def test_intervals_and_widths_worked_by_hand():
+    graph = chain((4, 6, 6), ("conv", 8, 3, 1, 1), "relu", ("conv", 6, 3, 2, 0), ("fc", 4))
+    layers = plan_design(graph, formats_of(graph), batch=4).layers
+    conv = dataclasses.replace(layers[0], a=4, b=2, update_lanes=2)
+    assert conv.weight_words == 2 * 3 * 3 * 2
+    assert conv.sweep_chunks == 36 * 4 + 2 * 2  # 4 chunks a word, then 2 blocks of 4 biases
+    assert conv.fp_interval == 16 * 16 * 2 * 2  # border rows have 2 of 3 taps: 2 + 4 * 3 + 2
+    assert conv.eb_interval == 0
+    assert not conv.backward
+    strided = dataclasses.replace(layers[2], a=6, b=8, update_lanes=1)
+    assert strided.fp_interval == (2 * 3) ** 2
+    # Inputs 0 to 4 have 1, 1, 2, 1, 1 taps; input 5 has none and costs a null beat.
+    assert strided.eb_interval == 7 * 7
+    # 72 * 2**30 needs 37 bits and a sign, and the aligned bias one more.
+    assert strided.i_feature == Format(16, 10)
+    assert strided.fp_acc_width == 39
+    assert strided.wg_acc_width(4) == 36  # 4 pixels, 4 samples: 2**34 and a sign
+    assert strided.bias_acc_width(4) == 20
+
+
+def test_a_narrow_input_window_bounds_the_interval():
+    # A 1x1 kernel of stride 4 multiplies 4 pixels but its window takes all 64, one channel a cycle.
+    graph = chain((8, 8, 8), ("conv", 8, 1, 4, 0), ("fc", 2), loss="mse")
+    plan = plan_design(graph, formats_of(graph), batch=4)
+    first = dataclasses.replace(plan.layers[0], a=8, b=1, update_lanes=1)
+    narrow = dataclasses.replace(plan, layers=(first, *plan.layers[1:]))
+    assert first.fp_interval == 4 * 8
+    assert narrow.interval == 64 * 8
