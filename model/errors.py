@@ -1,7 +1,7 @@
 """The errors of gradweave, one class per kind of cause.
 
-Every message says what is wrong, where (layer, tensor, shape, file, board), what was expected and what to do next.
-The command line prints the message alone; ``--debug`` adds the traceback.
+Every message says what is wrong, where (layer, tensor, shape, file, board), what was expected and
+what to do next. The command line prints the message alone; ``--debug`` adds the traceback.
 
 Test: ``tests/test_errors.py``.
 """
@@ -27,7 +27,8 @@ class GradweaveError(Exception):
 class GradweaveWarning(GradweaveError, UserWarning):
     """Something that works but probably not as meant: the message names the tensor and the remedy.
 
-    It is issued by ``warnings.warn``; where warnings are errors, it is caught like any other error of gradweave.
+    It is issued by ``warnings.warn``; where warnings are errors, it is caught like any other error
+    of gradweave.
     """
 
 
@@ -36,11 +37,15 @@ class FormatError(GradweaveError):
 
 
 class UnsupportedError(GradweaveError):
-    """A layer, argument or graph that is refused: the message names the module's path, its type and the rule."""
+    """A layer, argument or graph that is refused: the message names the module's path, its type and
+    the rule.
+    """
 
 
 class PlanError(GradweaveError):
-    """A plan that cannot be made or is inconsistent: the message names the limit and by how much it is missed."""
+    """A plan that cannot be made or is inconsistent: the message names the limit and by how much it
+    is missed.
+    """
 
 
 class InputError(GradweaveError):
@@ -60,4 +65,6 @@ class CheckpointError(GradweaveError):
 
 
 class VerifyError(GradweaveError):
-    """Hardware and golden model differ: names layer, tensor, sample, first index, expected, got and format."""
+    """Hardware and golden model differ: names layer, tensor, sample, first index, expected, got and
+    format.
+    """

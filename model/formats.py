@@ -2,7 +2,8 @@
 
 A leaf of the standard library alone, shared by golden model, RTL, planner and drivers.
 
-Golden: ``model/fixed.py`` (arithmetic on tensors). RTL: ``rtl/parts/requantize.py``. Test: ``tests/test_formats.py``.
+Golden: ``model/fixed.py`` (arithmetic on tensors). RTL: ``rtl/parts/requantize.py``.
+Test: ``tests/test_formats.py``.
 """
 
 import math
@@ -19,8 +20,9 @@ MAX_WIDTH = 64
 class Rounding(str, Enum):
     """How a requantisation picks between the two neighbours of a value that it cannot keep.
 
-    ``HALF_EVEN`` takes the nearest, ties to the even one; ``HALF_UP`` the nearest, ties towards +infinity;
-    ``FLOOR`` the lower one; ``STOCHASTIC`` the upper one with a probability equal to the lost fraction.
+    ``HALF_EVEN`` takes the nearest, ties to the even one; ``HALF_UP`` the nearest, ties towards
+    +infinity; ``FLOOR`` the lower one; ``STOCHASTIC`` the upper one with a probability equal to the
+    lost fraction.
     """
 
     HALF_EVEN = "half_even"
@@ -74,18 +76,21 @@ class Format:
 
 
 def accumulator_width(width_a: int, width_b: int, terms: int) -> int:
-    """Bits that hold any sum of ``terms`` products of a ``width_a``-bit and a ``width_b``-bit signed integer.
+    """Bits that hold any sum of ``terms`` products of a ``width_a``-bit and a ``width_b``-bit
+    signed integer.
 
     The largest product is ``2**(width_a + width_b - 2)`` (both at their minimum), so the sum needs
-    ``width_a + width_b - 1 + ceil(log2(terms))`` bits and, at an exact power of two, never overflows because
-    two's complement is wide enough for ``terms * 2**(width_a + width_b - 2)`` with one more bit.
+    ``width_a + width_b - 1 + ceil(log2(terms))`` bits and, at an exact power of two, never
+    overflows because two's complement is wide enough for ``terms * 2**(width_a + width_b - 2)``
+    with one more bit.
     """
     worst = terms << (width_a + width_b - 2)
     return worst.bit_length() + 1
 
 
 def fit_format(largest: float, width: int, headroom_bits: int = 0) -> Format:
-    """Return the signed format of ``width`` bits with the most fraction bits that holds ``largest * 2**headroom_bits``.
+    """Return the signed format of ``width`` bits with the most fraction bits that holds
+    ``largest * 2**headroom_bits``.
 
     ``largest`` is a non-negative finite magnitude; zero gives ``width - 1`` fraction bits.
     """

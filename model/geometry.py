@@ -1,10 +1,12 @@
 """Which kernel taps exist at which position: the walk that an engine takes along one axis of a map.
 
-A walk visits every position of its axis in order. At each position a run of taps exists; tap ``first_tap + n*tap_step`` reads source
-coordinate ``first_source + n*source_step``. A forward walk gathers an output from inputs, a backward walk gathers an
-input's error from output errors. Taps that would read padding are not visited, so they cost no cycle.
+A walk visits every position of its axis in order. At each position a run of taps exists; tap
+``first_tap + n*tap_step`` reads source coordinate ``first_source + n*source_step``. A forward walk
+gathers an output from inputs, a backward walk gathers an input's error from output errors. Taps
+that would read padding are not visited, so they cost no cycle.
 
-Leaf of the standard library, used by planner, RTL and the timing model. Test: ``tests/test_geometry.py``.
+Leaf of the standard library, used by planner, RTL and the timing model.
+Test: ``tests/test_geometry.py``.
 """
 
 from dataclasses import dataclass
@@ -16,11 +18,11 @@ __all__ = ["Position", "Walk", "backward_walk", "forward_walk", "output_size"]
 class Position:
     """One position of a walk: its run of taps, and what it asks of the buffered source.
 
-    ``taps`` may be zero: the walk then spends one null beat, which contributes nothing.
-    ``need`` source entries (counted from the sample's start) must be present before the position starts;
-    the first ``free`` source entries are not read by any later position of the sample. ``need`` is at least ``free``, so
-    entries that no tap reads are waited for before they are dropped; and it is at least 1, so that a walk never runs ahead
-    of its sample.
+    ``taps`` may be zero: the walk then spends one null beat, which contributes nothing. ``need``
+    source entries (counted from the sample's start) must be present before the position starts; the
+    first ``free`` source entries are not read by any later position of the sample. ``need`` is at
+    least ``free``, so entries that no tap reads are waited for before they are dropped; and it is
+    at least 1, so that a walk never runs ahead of its sample.
     """
 
     first_tap: int
@@ -46,12 +48,16 @@ class Walk:
 
 
 def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
-    """Positions of a kernel on an axis of ``size`` entries with ``padding`` on both ends (floor mode)."""
+    """Positions of a kernel on an axis of ``size`` entries with ``padding`` on both ends (floor
+    mode).
+    """
     return (size + 2 * padding - kernel) // stride + 1
 
 
 def forward_walk(size: int, kernel: int, stride: int, padding: int) -> Walk:
-    """Walk the outputs: output ``y`` reads source ``y*stride + tap - padding`` for each tap inside the source."""
+    """Walk the outputs: output ``y`` reads source ``y*stride + tap - padding`` for each tap inside
+    the source.
+    """
     runs = []
     for y in range(output_size(size, kernel, stride, padding)):
         origin = y * stride - padding
@@ -62,7 +68,9 @@ def forward_walk(size: int, kernel: int, stride: int, padding: int) -> Walk:
 
 
 def backward_walk(size: int, kernel: int, stride: int, padding: int) -> Walk:
-    """Walk the inputs: input ``x`` gathers output ``(x + padding - tap)/stride`` for each tap where that exists."""
+    """Walk the inputs: input ``x`` gathers output ``(x + padding - tap)/stride`` for each tap where
+    that exists.
+    """
     outputs = output_size(size, kernel, stride, padding)
     runs = []
     for x in range(size):

@@ -1,10 +1,11 @@
 """The plan: everything that was decided about a design, as plain data.
 
-It is the only contract between deciding and generating. Whoever holds a plan can generate, simulate, build or draw the
-design without asking the planner again; it is saved as JSON and its hash is the design's identity.
+It is the only contract between deciding and generating. Whoever holds a plan can generate,
+simulate, build or draw the design without asking the planner again; it is saved as JSON and its
+hash is the design's identity.
 
-Leaf of the standard library. Made by ``host/compile.py``; read by ``rtl``, ``sim``, ``boards`` and ``host``.
-Test: ``tests/test_plan.py``.
+Leaf of the standard library. Made by ``host/compile.py``; read by ``rtl``, ``sim``, ``boards`` and
+``host``. Test: ``tests/test_plan.py``.
 """
 
 import dataclasses
@@ -32,8 +33,9 @@ Pair = tuple[int, int]
 class ParameterPlan:
     """Formats of one trained tensor.
 
-    ``working`` is what FP and EB multiply by; ``master`` is what the update unit keeps; ``gradient`` is what the
-    gradient sum is requantised to, and also the format of momentum and of the step.
+    ``working`` is what FP and EB multiply by; ``master`` is what the update unit keeps;
+    ``gradient`` is what the gradient sum is requantised to, and also the format of momentum and of
+    the step.
     """
 
     working: Format
@@ -56,10 +58,11 @@ class Buffers:
 class LayerPlan:
     """One layer of the chain. Shapes are (channels, height, width) of one sample.
 
-    ``kind`` is ``conv2d``, ``linear``, ``relu`` or ``maxpool2d``. A linear layer is a convolution whose kernel is its whole
-    input map, so ``kernel`` is (height, width), ``stride`` (1, 1) and ``padding`` (0, 0); this keeps torch's flatten order.
-    ``a`` outputs by ``b`` inputs are multiplied per cycle by each engine of a trainable layer; ``lanes`` channels per cycle pass
-    a ReLU or a pool. ``backward`` says whether the layer passes an error to the layer below.
+    ``kind`` is ``conv2d``, ``linear``, ``relu`` or ``maxpool2d``. A linear layer is a convolution
+    whose kernel is its whole input map, so ``kernel`` is (height, width), ``stride`` (1, 1) and
+    ``padding`` (0, 0); this keeps torch's flatten order. ``a`` outputs by ``b`` inputs are
+    multiplied per cycle by each engine of a trainable layer; ``lanes`` channels per cycle pass a
+    ReLU or a pool. ``backward`` says whether the layer passes an error to the layer below.
     """
 
     name: str
@@ -88,15 +91,15 @@ class LayerPlan:
         if self.trainable:
             if self.i_shape[0] % self.b or self.o_shape[0] % self.a:
                 raise PlanError(
-                    f"{self.name}: folding ({self.a}, {self.b}) must divide channels ({self.o_shape[0]}, {self.i_shape[0]})"
+                    f"{self.name}: folding ({self.a}, {self.b}) must divide channels "
+                    f"({self.o_shape[0]}, {self.i_shape[0]})"
                 )
             if (
-                self.a % self.update_lanes
-                and self.update_lanes % self.a
-                or self.a * self.b % self.update_lanes
-            ):
+                self.a % self.update_lanes and self.update_lanes % self.a
+            ) or self.a * self.b % self.update_lanes:
                 raise PlanError(
-                    f"{self.name}: update_lanes must divide a, or be a times a divisor of b, not {self.update_lanes}"
+                    f"{self.name}: update_lanes must divide a, or be a times a divisor of b, "
+                    f"not {self.update_lanes}"
                 )
         elif self.i_shape[0] % self.lanes:
             raise PlanError(
@@ -134,7 +137,9 @@ class LayerPlan:
 
     @property
     def sweep_chunks(self) -> int:
-        """Chunks of ``update_lanes`` parameters in one update sweep: weights word by word, then biases."""
+        """Chunks of ``update_lanes`` parameters in one update sweep: weights word by word, then
+        biases.
+        """
         weights = self.weight_words * (self.a * self.b // self.update_lanes)
         return weights + (self.o_blocks * -(-self.a // self.update_lanes) if self.bias else 0)
 
@@ -181,7 +186,9 @@ class LayerPlan:
 
     @property
     def fp_banks(self) -> int:
-        """Versions of the working weights that FP's copy holds (see docs/architecture.md, versions)."""
+        """Versions of the working weights that FP's copy holds (see docs/architecture.md,
+        versions).
+        """
         return self.delay + 1
 
     @property
@@ -190,7 +197,9 @@ class LayerPlan:
 
     @property
     def gradient_banks(self) -> int:
-        """Two where WG may start a mini-batch while the sums of the one before are being applied."""
+        """Two where WG may start a mini-batch while the sums of the one before are being
+        applied.
+        """
         return 2 if self.delay else 1
 
     @property
@@ -222,7 +231,8 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class LossPlan:
-    """The end of the chain. ``kind`` is ``cross_entropy`` or ``mse``; ``outputs`` the number of logits.
+    """The end of the chain. ``kind`` is ``cross_entropy`` or ``mse``; ``outputs`` the number of
+    logits.
 
     ``target_samples`` is how many samples' targets may wait for their logits.
     """
@@ -326,7 +336,9 @@ class Plan:
 
     @cached_property
     def identity(self) -> str:
-        """32 hex digits: a hash of the plan and the generator's version. The board answers with it."""
+        """32 hex digits: a hash of the plan and the generator's version. The board answers with
+        it.
+        """
         text = json.dumps([GENERATOR_VERSION, dataclasses.asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

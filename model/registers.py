@@ -1,12 +1,13 @@
 """The board's register map and packet layout, declared once.
 
-From this table come the RTL (``rtl/board.py``), the host accessors (``host/device.py``) and the documentation. A leaf of
-the standard library. Test: ``tests/test_registers.py``.
+From this table come the RTL (``rtl/board.py``), the host accessors (``host/device.py``) and the
+documentation. A leaf of the standard library. Test: ``tests/test_registers.py``.
 
-Packets are runs of 32-bit words on AXI4-Stream that end with ``last``. Their first word is a header: bits 31..28 the
-kind, bits 15..8 the memory, bits 7..0 the trainable layer's number. Features and targets travel as 16-bit two's
-complement, two to a word, low half first, padded with zero to a whole word; features pixel by pixel in raster order,
-channels innermost. A class label takes one word. Parameters travel as 32-bit words.
+Packets are runs of 32-bit words on AXI4-Stream that end with ``last``. Their first word is a
+header: bits 31..28 the kind, bits 15..8 the memory, bits 7..0 the trainable layer's number.
+Features and targets travel as 16-bit two's complement, two to a word, low half first, padded with
+zero to a whole word; features pixel by pixel in raster order, channels innermost. A class label
+takes one word. Parameters travel as 32-bit words.
 
 | packet to the board | words after the header |
 | --- | --- |
@@ -43,6 +44,8 @@ MAGIC = 0x47574156  # "GWAV"
 
 
 class PacketKind(IntEnum):
+    """Bits 31..28 of a packet's header."""
+
     TRAIN = 1
     INFER = 2
     WRITE = 3
@@ -57,7 +60,8 @@ class Memory(IntEnum):
 
 
 class Command(IntEnum):
-    """Values for the ``command`` register. Both segment commands need a drained board and clear all counters.
+    """Values for the ``command`` register. Both segment commands need a drained board and clear all
+    counters.
 
     ``RESET`` drops every sample in flight and empties all streams; parameters stay as they are.
     """
@@ -79,7 +83,9 @@ class ErrorBit(IntEnum):
 
 @dataclass(frozen=True)
 class Register:
-    """A 32-bit register at byte ``address``; ``access`` is ``ro`` or ``rw``; 64-bit counters are two, low half first."""
+    """A 32-bit register at byte ``address``; ``access`` is ``ro`` or ``rw``; 64-bit counters are
+    two, low half first.
+    """
 
     name: str
     address: int
@@ -96,7 +102,8 @@ _FIXED = [
     (
         "command",
         "rw",
-        "write 1 to start a training segment, 2 an inference segment, 3 to reset; reads as the running one",
+        "write 1 to start a training segment, 2 an inference segment, 3 to reset; "
+        "reads as the running one",
     ),
     ("status", "ro", "bit 0: a weights reload or an update sweep is running"),
     ("errors", "ro", "sticky error bits, see ErrorBit"),
@@ -136,7 +143,9 @@ def header(kind: PacketKind, memory: int = 0, layer: int = 0) -> int:
 
 
 def register_map(plan: Plan) -> list[Register]:
-    """All registers of a design: the fixed ones, then per layer its version, engine counters and saturation counts."""
+    """All registers of a design: the fixed ones, then per layer its version, engine counters and
+    saturation counts.
+    """
     rows = list(_FIXED)
     for layer in plan.layers:
         if layer.trainable:
@@ -157,7 +166,8 @@ def register_map(plan: Plan) -> list[Register]:
 def saturating_tensors(layer: LayerPlan) -> tuple[str, ...]:
     """Tensors of a layer whose clipped values are counted.
 
-    ``weight`` and ``bias`` count the parameters of every update for which any intermediate value was clipped.
+    ``weight`` and ``bias`` count the parameters of every update for which any intermediate value
+    was clipped.
     """
     errors = ("i_error",) if layer.backward and layer.kind != "relu" else ()
     if not layer.trainable:

@@ -50,9 +50,9 @@ _WRITABLE = (
 class Board(wiring.Component):
     """The whole accelerator behind AXI4-Lite registers and two AXI4-Streams.
 
-    Plain ports: ``s_axil_*`` (registers, ``model/registers.py``), ``s_axis_*`` in and ``m_axis_*`` out (packets), and with
-    ``plan.probes`` a valid and a data port per probe (``rtl/probes.py``). The reset command empties every stream and counter;
-    parameters stay in their memories.
+    Plain ports: ``s_axil_*`` (registers, ``model/registers.py``), ``s_axis_*`` in and ``m_axis_*``
+    out (packets), and with ``plan.probes`` a valid and a data port per probe (``rtl/probes.py``).
+    The reset command empties every stream and counter; parameters stay in their memories.
     """
 
     def __init__(self, plan: Plan):
@@ -115,7 +115,9 @@ class Board(wiring.Component):
         return m
 
     def _segment(self, m, reader, restart):
-        """Mode, counters and error bits; returns the register values, and the strobes of writable registers."""
+        """Mode, counters and error bits; returns the register values, and the strobes of writable
+        registers.
+        """
         chain = self.chain
         command, begin = Signal(2), Signal()
         strobe, written = Signal(), Signal(32)
@@ -200,7 +202,8 @@ class Board(wiring.Component):
         with m.Switch(axil.address):
             for register in register_map(self.plan):
                 with m.Case(register.address):
-                    m.d.sync += axil.read_data.eq(values[register.name])
+                    with m.If(axil.read):
+                        m.d.sync += axil.read_data.eq(values[register.name])
                     if register.name == "command":
                         m.d.comb += strobe.eq(axil.write)
                     elif register.access == "rw":

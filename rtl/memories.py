@@ -1,8 +1,9 @@
 """Memories of emitted Verilog: one parametrised module instead of one init line per word.
 
-Amaranth writes the initial value of every bit, which costs minutes and megabytes on large designs. In emitted Verilog, memories that start at zero and
-have one write and one synchronous read port become instances of ``rtl/ram.v``; others (tables) stay as they are. In
-Amaranth's simulator nothing changes. Test: ``tests/test_generate.py``.
+Amaranth writes the initial value of every bit, which costs minutes and megabytes on large designs.
+In emitted Verilog, memories that start at zero and have one write and one synchronous read port
+become instances of ``rtl/ram.v``; others (tables) stay as they are. In Amaranth's simulator nothing
+changes. Test: ``tests/test_generate.py``.
 """
 
 from pathlib import Path

@@ -24,7 +24,8 @@ def parameter_words(plan: Plan) -> list[int]:
 
 
 class PacketReader(wiring.Component):
-    """Reads a word per cycle; stalls with whatever its words go to. Lengths are counted; ``last`` is only checked.
+    """Reads a word per cycle; stalls with whatever its words go to. Lengths are counted; ``last``
+    is only checked.
 
     A sample of the wrong mode and a packet of unknown kind or layer are dropped whole and reported.
 
@@ -34,7 +35,8 @@ class PacketReader(wiring.Component):
     o : Out(stream), features, ``plan.packet_lanes`` values a transfer
     target : Out(stream), a 32-bit label, or one value a transfer
     training : In(1); sample : Out(1), pulse when a sample's header is taken
-    load : Out(stream of 32); layer, select : Out, whose parameters; host, start, dumping : Out(1), see ``ParameterStore``
+    load : Out(stream of 32); layer, select : Out, whose parameters; host, start, dumping : Out(1),
+        see ``ParameterStore``
     dump_words : Out, words that the writer is to send; dump_done : In(1)
     bad_kind, bad_length, bad_layer : Out(1), pulses
     """

@@ -16,12 +16,14 @@ __all__ = ["PacketWriter"]
 
 
 class PacketWriter(wiring.Component):
-    """Packs each sample's logits, two to a word, or a layer's parameters behind a header. A word per two cycles or faster.
+    """Packs each sample's logits, two to a word, or a layer's parameters behind a header. A word
+    per two cycles or faster.
 
     Members
     -------
     i : In(stream), logits, one a transfer
-    dump : In(stream of 32); dumping, select : In(1); layer, dump_words : In; dump_done : Out(1), pulse with the last word
+    dump : In(stream of 32); dumping, select : In(1); layer, dump_words : In; dump_done : Out(1),
+        pulse with the last word
     training : In(1)
     o : Out(stream of WORD)
     """

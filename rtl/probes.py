@@ -22,9 +22,9 @@ class Probe:
 def probe_table(plan: Plan) -> list[Probe]:
     """All probes of a design, in the order of their port numbers; empty unless ``plan.probes``.
 
-    Features and errors come in raster order, channels innermost. ``weight`` and ``bias`` are the new working words of
-    each update, ``weight_gradient`` and ``bias_gradient`` its sums in chunks of ``update_lanes`` (see the order of
-    parameters in ``docs/architecture.md``).
+    Features and errors come in raster order, channels innermost. ``weight`` and ``bias`` are the
+    new working words of each update, ``weight_gradient`` and ``bias_gradient`` its sums in chunks
+    of ``update_lanes`` (see the order of parameters in ``docs/architecture.md``).
     """
     if not plan.probes:
         return []

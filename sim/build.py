@@ -13,17 +13,19 @@ from pathlib import Path
 from ..model.errors import InputError, ToolError
 from .cache import cached, key_of
 from .tools import INSTALL, Tool, Verilator, find_compiler, find_verilator, run
-from .verilog import WRAPPER, compress_initial_blocks, register_reset
+from .verilog import WRAPPER, compress_initial_blocks, register_inputs
 
 __all__ = ["HARNESS", "build", "trace_format"]
 
 HARNESS = Path(__file__).parent / "harness.cpp"
 CORE_FLAGS = ["-std=gnu++20", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-w"]
 FAST_FLAGS = ["-O2", "-march=native"]
-SLOW_FLAGS = ["-O1"]  # constructors, first values and Verilator's library: run once or seldom
+SLOW_FLAGS = ["-O0"]  # constructors and first values: run once
+RUNTIME_FLAGS = ["-O1"]  # Verilator's library: hardly runs, its inline functions apart
 VERILATOR_FLAGS = [
     *("--cc", "--savable", "-O3", "--x-assign", "fast", "--x-initial", "fast", "--noassert"),
     *("--no-timing", "-Wno-fatal", "-Wno-lint", "-Wno-style", "--output-split", "20000"),
+    "-fno-merge-cond-motion",  # takes minutes on boards, quadratic, and gains nothing
 ]
 UNIT_BYTES = 120_000  # of C++ source: small enough for all processors to have work
 MODEL = "Vmodel"
@@ -74,7 +76,7 @@ def build(
     """
     verilator, compiler = find_verilator(), find_compiler()
     source = main.read_text()
-    text = register_reset(compress_initial_blocks(verilog), top)
+    text = register_inputs(compress_initial_blocks(verilog), top)
     glue = _glue(probes, trace)
     options = [*VERILATOR_FLAGS, "--threads", str(threads), *([TRACES[trace]] if trace else [])]
     tools = [verilator.version, str(verilator.root), str(compiler.path), compiler.version]
@@ -132,7 +134,7 @@ def _runtime(verilator: Verilator, compiler: Tool, trace: str | None, cache: Pat
     sources = [verilator.root / "include" / f"{name}.cpp" for name in names]
     key = key_of(
         *(verilator.version, str(verilator.root), str(compiler.path), compiler.version),
-        *(*CORE_FLAGS, *SLOW_FLAGS, trace or ""),
+        *(*CORE_FLAGS, *RUNTIME_FLAGS, trace or ""),
     )
 
     def make(folder: Path) -> None:
@@ -174,8 +176,8 @@ def _compile(
 
     def one(source: Path) -> Path:
         target = folder / f"{source.stem}.o"
-        model = source.suffix == ".cc" and not source.stem.endswith("__Slow")
-        level = FAST_FLAGS if model else SLOW_FLAGS
+        level = RUNTIME_FLAGS if source.suffix == ".cpp" else FAST_FLAGS
+        level = SLOW_FLAGS if source.stem.endswith("__Slow") else level
         command = [str(compiler.path), *common, *level, "-c", str(source), "-o", str(target)]
         try:
             run(command, what=f"Compiling {source.name}")

@@ -25,10 +25,11 @@ __all__ = ["BENCHES", "BenchResult", "run_bench"]
 TAIL_LINES = 25
 BENCHES = Path(__file__).parent / "benches"
 BUILD_ARGUMENTS = [
-    *("-Wno-fatal", "-Wno-WIDTH", "--no-timing", "--x-initial", "fast", "-CFLAGS", "-O1"),
-    # Where the C++ is split into several files, the package's makefile leaves these unset.
-    *("-MAKEFLAGS", "CFG_CXXFLAGS_PCH_I=-include", "-MAKEFLAGS", "CFG_GCH_IF_CLANG="),
+    *("-Wno-fatal", "-Wno-lint", "-Wno-style", "--no-timing", "--x-initial", "fast"),
+    *("-CFLAGS", "-O1", "-fno-merge-cond-motion"),
 ]
+# Where the C++ is split into several files, the package's makefile leaves these unset.
+MAKE_VARIABLES = {"MAKEFLAGS": "-- CFG_CXXFLAGS_PCH_I=-include CFG_GCH_IF_CLANG="}
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def _build(verilog: str, top: str, verilator: Verilator, cache: Path | None) -> 
         source.write_text(text)
         log = folder / "build.log"
         try:
-            _runner(verilator, {}).build(
+            _runner(verilator, MAKE_VARIABLES).build(
                 sources=[source],
                 hdl_toplevel=top,
                 build_dir=folder,

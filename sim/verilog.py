@@ -7,7 +7,7 @@ import re
 
 from ..model.errors import ToolError
 
-__all__ = ["WRAPPER", "compress_initial_blocks", "register_reset"]
+__all__ = ["WRAPPER", "compress_initial_blocks", "register_inputs"]
 
 WRAPPER = "simulated"
 
@@ -15,15 +15,17 @@ _PORT = re.compile(
     r"\b(input|output)\s+(?:(?:wire|reg|logic)\s+)?(?:signed\s+)?(\[\d+:\d+\]\s*)?([A-Za-z_]\w*)"
 )
 _WORD = re.compile(r"( *)(\S+)\[(\d+)\] = (\d+'[hb][0-9a-fA-F]+);\n")
+_CHANNELS = ("s_axil_aw", "s_axil_w", "s_axil_b", "s_axil_ar", "s_axil_r")
 LEAST_RUN = 8
 
 
-def register_reset(verilog: str, top: str) -> str:
-    """Return the design with a module ``simulated`` around ``top`` that passes its ports through
-    and registers ``rst``, which so takes effect one cycle late.
+def register_inputs(verilog: str, top: str) -> str:
+    """Return the design with a module ``simulated`` around ``top`` that passes its ports through,
+    but registers ``rst``, which so takes effect one cycle late, and puts register slices on the
+    AXI4-Lite channels, which so answer a few cycles later. Streams pass as they are.
 
-    Synchronous resets of emitted Verilog are read by every process. Verilator evaluates all that
-    depends on an input in both halves of the clock; what depends on a register, once.
+    Verilator evaluates what depends on an input in both halves of the clock, what depends on a
+    register once; and a synchronous reset is read by every process.
 
     Raises
     ------
@@ -36,12 +38,49 @@ def register_reset(verilog: str, top: str) -> str:
         raise ToolError(f"verilog must have a module {top!r}, but has none: name its top module")
     ports = {name: (way, width or "") for way, width, name in _PORT.findall(module[1])}
     declared = ",\n".join(f"  {way} wire {width}{name}" for name, (way, width) in ports.items())
-    joined = ",\n".join(f"    .{name}({'held' if name == 'rst' else name})" for name in ports)
-    held = "  reg held = 1;\n  always @(posedge clk) held <= rst;\n" if "rst" in ports else ""
+    inner = {name: name for name in ports}
+    lines = []
+    if "rst" in ports:
+        inner["rst"] = "held"
+        lines += ["  reg held = 1;", "  always @(posedge clk) held <= rst;"]
+    for channel in _CHANNELS:
+        valid = f"{channel}valid"
+        if valid in ports and "rst" in ports:
+            payload = [
+                name
+                for name in ports
+                if name in (f"{channel}{suffix}" for suffix in ("addr", "data", "strb", "resp"))
+            ]
+            lines += _slice(channel, payload, ports)
+            inner |= {name: f"{name}_inner" for name in (valid, f"{channel}ready", *payload)}
+    joined = ",\n".join(f"    .{name}({inner[name]})" for name in ports)
+    body = "".join(f"{line}\n" for line in lines)
     return (
-        f"{verilog}\nmodule {WRAPPER}(\n{declared}\n);\n{held}  {top} {top} (\n{joined}\n  );\n"
+        f"{verilog}\nmodule {WRAPPER}(\n{declared}\n);\n{body}  {top} {top} (\n{joined}\n  );\n"
         "endmodule\n"
     )
+
+
+def _slice(channel: str, payload: list[str], ports: dict[str, tuple[str, str]]) -> list[str]:
+    """A register that holds one transfer of a channel, at most one in two cycles."""
+    valid, ready = f"{channel}valid", f"{channel}ready"
+    source, sink = ("", "_inner") if ports[valid][0] == "input" else ("_inner", "")
+    lines = [f"  wire {valid}_inner;", f"  wire {ready}_inner;"]
+    lines += [f"  wire {ports[name][1]}{name}_inner;" for name in payload]
+    held = f"{channel}held"
+    lines += [f"  reg {held} = 0;", f"  assign {ready}{source} = ~{held};"]
+    stored = [(name, f"{name}_held") for name in payload]
+    lines += [f"  reg {ports[name][1]}{register};" for name, register in stored]
+    lines.append("  always @(posedge clk)")
+    lines.append(f"    if (held | {held} & {ready}{sink}) {held} <= 0;")
+    lines.append(f"    else if ({valid}{source} & ~{held}) {held} <= 1;")
+    lines += [
+        f"  always @(posedge clk) if (~{held}) {register} <= {name}{source};"
+        for name, register in stored
+    ]
+    drive = [(f"{valid}{sink}", held), *((f"{name}{sink}", register) for name, register in stored)]
+    lines += [f"  assign {target} = {value};" for target, value in drive]
+    return lines
 
 
 def compress_initial_blocks(verilog: str) -> str:

@@ -60,6 +60,7 @@ class FakeBoard:
         self.waiting = []
         self.finished = 0
         self.preparing = 0
+        self.moving = False
         self.values["errors"] = 0
 
     def read(self, address):
@@ -93,6 +94,8 @@ class FakeBoard:
     def exchange(self, words, lasts, expect, progress=None):
         assert words.dtype == np.uint32
         assert lasts.dtype == np.bool_
+        assert not self.moving, "an exchange was broken off, so the board must be reset"
+        self.moving = True
         answers, packet = [], []
         for word, last in zip(words.tolist(), lasts.tolist(), strict=True):
             packet.append(word)
@@ -102,6 +105,7 @@ class FakeBoard:
                 if progress is not None:
                     progress(len(answers))
         assert not packet
+        self.moving = False
         if len(answers) != expect:
             raise DeviceError(f"board sent {len(answers)} words, not {expect}")
         return np.array(answers, np.uint32)

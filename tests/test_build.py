@@ -6,13 +6,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gradweave.model.errors import ToolError
 from gradweave.sim import build as module
 from gradweave.sim.build import build
 from gradweave.sim.cache import cache_root, cached, key_of
-from gradweave.sim.verilog import WRAPPER, compress_initial_blocks, register_reset
+from gradweave.sim.verilog import WRAPPER, compress_initial_blocks, register_inputs
 
 sys.path.insert(0, str(Path(__file__).parent / "benches"))
 from loop_board import loop_verilog
@@ -141,7 +142,7 @@ def test_verilog_that_does_not_parse_shows_the_tools_own_words(tmp_path):
 
 def test_a_missing_top_is_named():
     with pytest.raises(ToolError, match="verilog must have a module 'board', but has none"):
-        register_reset("module boards(input clk); endmodule", "board")
+        register_inputs("module boards(input clk); endmodule", "board")
 
 
 def test_the_wrapper_passes_every_port_and_registers_the_reset_alone():
@@ -149,7 +150,7 @@ def test_the_wrapper_passes_every_port_and_registers_the_reset_alone():
         "module board(clk, rst, a, b);\n  input clk;\n  wire clk;\n  input rst;\n"
         "  input [7:0] a;\n  output [8:0] b;\n  reg [8:0] b;\n  // input [3:0] no\nendmodule\n"
     )
-    wrapped = register_reset(verilog, "board").split(f"module {WRAPPER}(")[1]
+    wrapped = register_inputs(verilog, "board").split(f"module {WRAPPER}(")[1]
     assert "  input wire [7:0] a,\n  output wire [8:0] b\n);" in wrapped
     assert ".clk(clk),\n    .rst(held),\n    .a(a),\n    .b(b)\n" in wrapped
     assert "always @(posedge clk) held <= rst;" in wrapped
@@ -180,3 +181,15 @@ def test_two_memories_do_not_run_together():
     compressed = compress_initial_blocks(verilog)
     assert "for (n = 0; n < 10; n = n + 1)\n        mem [n]" in compressed
     assert "for (n = 0; n < 10; n = n + 1)\n        other [n]" in compressed
+
+
+def test_the_yardstick_streams_the_same_board(tmp_path):
+    sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+    from bare import run_bare_verilog
+
+    words = np.arange(20_000, dtype=np.uint32)
+    done = run_bare_verilog(loop_verilog(), {0: 5}, words, words % 7 == 6, 20_000, probes=2)
+    assert done.cycles == 20_001
+    assert done.cycles_per_second > 0
+    cut = run_bare_verilog(loop_verilog(), {}, words, words % 7 == 6, 20_000, probes=2, cycles=1000)
+    assert cut.cycles == 1000

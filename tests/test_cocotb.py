@@ -98,3 +98,20 @@ def test_verilog_that_does_not_parse_is_a_tool_error(tmp_path):
     with pytest.raises(ToolError, match="building the bench of board failed") as caught:
         run_bench("module board(input clk); oops endmodule", "board", "board", cache=tmp_path)
     assert "syntax error" in str(caught.value)
+
+
+def test_plain_bench_streams_every_word_and_measures_its_speed(verilog, tmp_path):
+    words = np.arange(500, dtype=np.uint32)
+    packed, result = tmp_path / "words.npz", tmp_path / "seconds"
+    np.savez(packed, writes=np.array([[0, 5]]), words=words, lasts=words % 7 == 6)
+    parameters = {
+        "GRADWEAVE_WORDS": packed,
+        "GRADWEAVE_CYCLES": 400,
+        "GRADWEAVE_RESULT": result,
+    }
+    result_of = run_bench(verilog, "board", "drive", parameters=parameters)
+    assert result_of.passed == ("drive_streams",)
+    assert float(result.read_text()) > 0
+    words[0] = 0xDEAD0000
+    np.savez(packed, writes=np.zeros((0, 2)), words=words, lasts=words % 7 == 6)
+    run_bench(verilog, "board", "drive", parameters={**parameters, "GRADWEAVE_CYCLES": 2})

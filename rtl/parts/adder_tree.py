@@ -7,12 +7,15 @@ from amaranth.hdl import Module, Signal, signed
 
 __all__ = ["LEVELS_PER_STAGE", "add_tree", "tree_latency"]
 
-# Two carry chains between registers keep the tree as fast as a DSP48's own register stages on 7-series parts.
+# Two carry chains between registers keep the tree as fast as a DSP48's own register stages on
+# 7-series parts.
 LEVELS_PER_STAGE = 2
 
 
 def tree_latency(count: int) -> int:
-    """Cycles from the terms to their sum: one per ``LEVELS_PER_STAGE`` levels begun; zero for one term."""
+    """Cycles from the terms to their sum: one per ``LEVELS_PER_STAGE`` levels begun; zero for one
+    term.
+    """
     levels = (count - 1).bit_length()
     return -(-levels // LEVELS_PER_STAGE)
 

@@ -15,9 +15,10 @@ ADDRESS_WIDTH = 16
 class AxiLite(wiring.Component):
     """Turns AXI4-Lite transfers into one-cycle register accesses, one at a time.
 
-    A write strobes ``write`` with ``address`` and ``write_data`` once address and data are both there; byte strobes are
-    ignored: registers are written whole. A read strobes ``read`` with ``address``; ``read_data`` is taken one cycle later.
-    Answers are always OKAY; unknown addresses read as zero.
+    A write strobes ``write`` with ``address`` and ``write_data`` once address and data are both
+    there; byte strobes are ignored: registers are written whole. A read strobes ``read`` with
+    ``address``; ``read_data`` is taken one cycle later. Answers are always OKAY; unknown addresses
+    read as zero.
     """
 
     awaddr: In(ADDRESS_WIDTH)

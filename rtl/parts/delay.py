@@ -11,7 +11,7 @@ __all__ = ["delay"]
 def delay(m: Module, value, cycles: int, name: str):
     """Return ``value`` through ``cycles`` registers that reset to zero."""
     for n in range(cycles):
-        held = Signal.like(value, name=f"{name}_{n}", init=None)
+        held = Signal(value.shape(), name=f"{name}_{n}")
         m.d.sync += held.eq(value)
         value = held
     return value

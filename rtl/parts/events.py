@@ -11,7 +11,7 @@ from ...model.registers import ENGINE_COUNTERS
 
 __all__ = ["ENGINE_EVENTS", "EventCounters"]
 
-ENGINE_EVENTS = data.StructLayout({name: 1 for name in ENGINE_COUNTERS})
+ENGINE_EVENTS = data.StructLayout(dict.fromkeys(ENGINE_COUNTERS, 1))
 
 
 class EventCounters(wiring.Component):
@@ -19,7 +19,8 @@ class EventCounters(wiring.Component):
 
     Members
     -------
-    events : In(ENGINE_EVENTS); clear : In(1); counts : Out, one 32-bit field per event, one cycle late
+    events : In(ENGINE_EVENTS); clear : In(1); counts : Out, one 32-bit field per event, one cycle
+        late
     """
 
     def __init__(self):
@@ -27,7 +28,7 @@ class EventCounters(wiring.Component):
             {
                 "events": In(ENGINE_EVENTS),
                 "clear": In(1),
-                "counts": Out(data.StructLayout({name: 32 for name in ENGINE_COUNTERS})),
+                "counts": Out(data.StructLayout(dict.fromkeys(ENGINE_COUNTERS, 32))),
             }
         )
 

@@ -15,8 +15,8 @@ __all__ = ["Walker", "beat_layout"]
 def beat_layout(*, rows: Walk, cols: Walk, outer: int, inner: int) -> data.StructLayout:
     """One beat of a walk: where to read, and what it begins and ends.
 
-    ``first``/``last`` delimit one result (all taps and inner blocks); ``need`` source rows must be present; ``free``
-    source rows may be dropped once a beat with ``row_last`` is taken.
+    ``first``/``last`` delimit one result (all taps and inner blocks); ``need`` source rows must be
+    present; ``free`` source rows may be dropped once a beat with ``row_last`` is taken.
     """
     taps = [
         max(p.first_tap + p.taps * axis.tap_step for p in axis.positions) for axis in (rows, cols)
@@ -42,10 +42,11 @@ def beat_layout(*, rows: Walk, cols: Walk, outer: int, inner: int) -> data.Struc
 
 
 class Walker(wiring.Component):
-    """Emits the beats of sample after sample: rows, columns, outer blocks, tap rows, tap columns, inner blocks.
+    """Emits the beats of sample after sample: rows, columns, outer blocks, tap rows, tap columns,
+    inner blocks.
 
-    A beat per cycle while ``o.ready``; latency 1 cycle after reset. A position without taps gives one null beat per
-    inner block. Reset restarts at the first beat of a sample.
+    A beat per cycle while ``o.ready``; latency 1 cycle after reset. A position without taps gives
+    one null beat per inner block. Reset restarts at the first beat of a sample.
 
     Parameters
     ----------
@@ -114,7 +115,9 @@ class Walker(wiring.Component):
 
 
 class _Axis:
-    """The table of one axis, read by position; ``free`` is what a position frees beyond the one before."""
+    """The table of one axis, read by position; ``free`` is what a position frees beyond the one
+    before.
+    """
 
     def __init__(self, m: Module, name: str, walk: Walk):
         self.walk = walk

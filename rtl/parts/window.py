@@ -15,10 +15,11 @@ READ_LATENCY = 3  # cycles from row, col, block to data: slot, address, memory
 class Window(wiring.Component):
     """Holds up to ``depth`` rows of a stream of maps, in order, across sample borders.
 
-    Writing takes a word per cycle while a row has room. Rows are named from the start of the reader's present
-    sample. ``present`` tells whether the first ``need`` rows of that sample have been written in full. ``free`` drops
-    that many of the oldest rows when ``free_enable`` is high; ``sample_end`` with it makes the next row the first of a new
-    sample. A dropped row is overwritten only after reads issued in the same cycle have returned.
+    Writing takes a word per cycle while a row has room. Rows are named from the start of the
+    reader's present sample. ``present`` tells whether the first ``need`` rows of that sample have
+    been written in full. ``free`` drops that many of the oldest rows when ``free_enable`` is high;
+    ``sample_end`` with it makes the next row the first of a new sample. A dropped row is
+    overwritten only after reads issued in the same cycle have returned.
 
     Parameters
     ----------

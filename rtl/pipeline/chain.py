@@ -53,7 +53,7 @@ class Chain(wiring.Component):
         self.loss = loss(plan.loss, plan.rounding)
         trainable = [(n, layer) for n, layer in enumerate(plan.layers) if layer.trainable]
         saturated = {
-            f"layer_{n}": data.StructLayout({tensor: 32 for tensor in saturating_tensors(layer)})
+            f"layer_{n}": data.StructLayout(dict.fromkeys(saturating_tensors(layer), 32))
             for n, layer in enumerate(plan.layers)
             if saturating_tensors(layer)
         }

@@ -12,7 +12,7 @@ from ...model.plan import LayerPlan
 from ...model.registers import saturating_tensors
 from ..parts import lanes
 from ..parts.delay import delay
-from ..parts.events import ENGINE_EVENTS, EventCounters
+from ..parts.events import EventCounters
 from ..parts.fork import Fork
 from .gradient_engine import GradientEngine
 from .sum_engine import SumEngine
@@ -25,11 +25,13 @@ __all__ = ["Conv"]
 
 
 class Conv(wiring.Component):
-    """A trainable layer: FP answers ``i`` with ``o``; EB answers ``o_error`` with ``i_error``; WG and the update learn from both.
+    """A trainable layer: FP answers ``i`` with ``o``; EB answers ``o_error`` with ``i_error``; WG
+    and the update learn from both.
 
-    Interval: ``LayerPlan.fp_interval`` (FP and WG) and ``eb_interval`` cycles per sample, all at once on different samples.
-    Any stream may stall at any time. Between samples, in inference (``training`` low), nothing is kept for WG. A pulse on
-    ``reload`` starts a segment: version 0 from the master weights; ``busy`` is high from the next cycle until it is in place.
+    Interval: ``LayerPlan.fp_interval`` (FP and WG) and ``eb_interval`` cycles per sample, all at
+    once on different samples. Any stream may stall at any time. Between samples, in inference
+    (``training`` low), nothing is kept for WG. A pulse on ``reload`` starts a segment: version 0
+    from the master weights; ``busy`` is high from the next cycle until it is in place.
 
     Parameters
     ----------
@@ -39,9 +41,11 @@ class Conv(wiring.Component):
     -------
     i, o, o_error, i_error : streams; ``i_error`` only where ``layer.backward``
     batch : In; hyper : In(HYPER); training, reload : In(1); busy : Out(1); version : Out(32)
-    host, start, dumping, select, load, dump : the host's door to the parameters, see ``ParameterStore``
+    host, start, dumping, select, load, dump : the host's door to the parameters, see
+        ``ParameterStore``
     counts : Out, event counts by engine; saturated : Out, clip counts by tensor
-    weight_valid, bias_valid : Out(1), working : Out, a word of new working weights or biases, for probes
+    weight_valid, bias_valid : Out(1), working : Out, a word of new working weights or biases, for
+        probes
     weight_sum_valid, bias_sum_valid : Out(1), sums : Out, a chunk of gradient sums, for probes
     """
 
@@ -73,9 +77,7 @@ class Conv(wiring.Component):
             "counts": Out(
                 data.StructLayout({e: self.counters[e].counts.shape() for e in layer.engines})
             ),
-            "saturated": Out(
-                data.StructLayout({tensor: 32 for tensor in saturating_tensors(layer)})
-            ),
+            "saturated": Out(data.StructLayout(dict.fromkeys(saturating_tensors(layer), 32))),
             "weight_valid": Out(1),
             "bias_valid": Out(1),
             "working": Out(self.update.working.shape()),
@@ -91,7 +93,7 @@ class Conv(wiring.Component):
         m = Module()
         layer = self.layer
         m.submodules.gradient = gradient = self.gradient
-        m.submodules.update = update = self.update
+        m.submodules.update = self.update
         m.submodules.versions = versions = Versions(layer, self.batch_max)
         m.submodules.fp = fp = self._forward()
         m.submodules.i_fork = i_fork = Fork(self.i.payload.shape(), 2)
@@ -266,7 +268,8 @@ class Conv(wiring.Component):
                 Mux(self.update.sweep_all, 0, versions.bias_write_base) + self.update.write_block
             ),
         ]
-        # A bias word is short: the update leaves it in the top lanes, or, with more update lanes than a, in the last chunk's first.
+        # A bias word is short: the update leaves it in the top lanes, or, with more update lanes
+        # than a, in the last chunk's first.
         first = layer.a * layer.b - max(layer.a, layer.update_lanes)
         m.d.comb += [write.data[n].eq(self.update.working[first + n]) for n in range(layer.a)]
         return read.data

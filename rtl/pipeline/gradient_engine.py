@@ -23,10 +23,10 @@ __all__ = ["GradientEngine"]
 class GradientEngine(wiring.Component):
     """Adds errors times features to one sum per weight, and errors to one sum per bias.
 
-    Walks the layer's outputs as FP does; each beat multiplies ``a`` errors by ``b`` features and adds the products to
-    ``a*b`` sums. Interval: ``LayerPlan.fp_interval`` cycles per sample. Sums live in ``gradient_banks`` banks: one takes the present
-    mini-batch while the update reads, then clears, the other. A sample's features wait in a window from the moment that FP
-    receives them.
+    Walks the layer's outputs as FP does; each beat multiplies ``a`` errors by ``b`` features and
+    adds the products to ``a*b`` sums. Interval: ``LayerPlan.fp_interval`` cycles per sample. Sums
+    live in ``gradient_banks`` banks: one takes the present mini-batch while the update reads, then
+    clears, the other. A sample's features wait in a window from the moment that FP receives them.
 
     Parameters
     ----------
@@ -37,8 +37,10 @@ class GradientEngine(wiring.Component):
     -------
     i : In(stream), the layer's input features; o_error : In(stream), errors of its output
     go : In(1), looked at on a sample's first beat; bank : In, where sums go; sample_done : Out(1)
-    sweep_bank, sweep_word, sweep_block : In, what the update reads; weight_sums, bias_sums : Out, one cycle later
-    sweep_clear_weight, sweep_clear_bias : In(1), zero that word, with sweep_all : In(1) in every bank
+    sweep_bank, sweep_word, sweep_block : In, what the update reads; weight_sums, bias_sums : Out,
+        one cycle later
+    sweep_clear_weight, sweep_clear_bias : In(1), zero that word, with sweep_all : In(1) in every
+        bank
     events : Out
     """
 
@@ -132,6 +134,7 @@ class GradientEngine(wiring.Component):
         error_late = delay(m, error, 1, "error_late")
         m.submodules.weight_sums = weight_sums = SumBank(
             width=self.weight_width,
+            term_width=len(products[0]),
             lanes=layer.a * layer.b,
             depth=layer.weight_words,
             banks=self.banks,
@@ -149,7 +152,11 @@ class GradientEngine(wiring.Component):
         m.d.comb += [weight_sums.terms[n].eq(product) for n, product in enumerate(products)]
         if layer.bias:
             m.submodules.bias_sums = bias_sums = SumBank(
-                width=self.bias_width, lanes=layer.a, depth=layer.o_blocks, banks=self.banks
+                width=self.bias_width,
+                term_width=layer.o_error.width,
+                lanes=layer.a,
+                depth=layer.o_blocks,
+                banks=self.banks,
             )
             m.d.comb += [
                 bias_sums.enable.eq(bias_issue),

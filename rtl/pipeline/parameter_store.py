@@ -1,6 +1,7 @@
 """ParameterStore: the master weights and momenta of a layer, with a door for the host.
 
-Golden: the order of parameters in ``docs/architecture.md``. Test: ``tests/pipeline/test_update.py``.
+Golden: the order of parameters in ``docs/architecture.md``.
+Test: ``tests/pipeline/test_update.py``.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -14,10 +15,12 @@ __all__ = ["ParameterStore"]
 
 
 class ParameterStore(wiring.Component):
-    """Two memories of ``sweep_chunks`` chunks: master weights, momenta. The update reads and writes a chunk per cycle.
+    """Two memories of ``sweep_chunks`` chunks: master weights, momenta. The update reads and writes
+    a chunk per cycle.
 
-    While ``host`` is high the memories belong to the host: after ``start`` the words of ``load`` fill the memory
-    ``select`` from its beginning, and with ``dumping`` its words leave through ``dump``, ``update_lanes`` words a chunk.
+    While ``host`` is high the memories belong to the host: after ``start`` the words of ``load``
+    fill the memory ``select`` from its beginning, and with ``dumping`` its words leave through
+    ``dump``, ``update_lanes`` words a chunk.
 
     Members
     -------
@@ -87,7 +90,8 @@ class ParameterStore(wiring.Component):
                 for lane in range(self.lanes)
             ]
 
-        # A chunk is complete in `held` one cycle after its last word; `loaded` then writes it and moves on.
+        # A chunk is complete in `held` one cycle after its last word; `loaded` then writes it and
+        # moves on.
         m.d.sync += loaded.eq(transfer & last_word & ~self.dumping)
         with m.If(transfer):
             m.d.sync += word.eq(Mux(last_word, 0, word + 1))

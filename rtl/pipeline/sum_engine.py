@@ -22,12 +22,14 @@ __all__ = ["SumEngine"]
 
 
 class SumEngine(wiring.Component):
-    """For every position of a walk, the sum over taps and inner blocks of weights times source, requantised.
+    """For every position of a walk, the sum over taps and inner blocks of weights times source,
+    requantised.
 
-    One beat per cycle multiplies ``i_lanes`` source values by ``o_lanes * i_lanes`` weights. Interval:
-    ``Walker.beats`` cycles per sample; latency from a position's last beat to its result: ``latency``. A result is begun only
-    when its rows are present, its weight version is there (``go``, looked at on a sample's first beat) and the output FIFO has room for it, so
-    nothing behind the walker ever stalls.
+    One beat per cycle multiplies ``i_lanes`` source values by ``o_lanes * i_lanes`` weights.
+    Interval: ``Walker.beats`` cycles per sample; latency from a position's last beat to its result:
+    ``latency``. A result is begun only when its rows are present, its weight version is there
+    (``go``, looked at on a sample's first beat) and the output FIFO has room for it, so nothing
+    behind the walker ever stalls.
 
     Parameters
     ----------
@@ -44,8 +46,8 @@ class SumEngine(wiring.Component):
     -------
     i, o : streams of lanes
     go : In(1); sample_done : Out(1), in the cycle of a sample's last beat
-    tap : Out, ``weight_outer``, ``weight_inner`` : Out, the beat's place in the weights; ``weights`` : In, the word of that
-        place ``READ_LATENCY`` cycles later; ``bias`` : In, the block's biases at the same time
+    beat : Out, the walker's beat, with its place in the weights; weights : In, the word of that
+        place ``READ_LATENCY`` cycles later; bias : In, the block's biases at the same time
     events : Out, see ``rtl/parts/events.py``; clipped : Out(32); clear : In(1)
     """
 

@@ -3,7 +3,7 @@
 Golden: ``model/pipeline/update.py``. Test: ``tests/pipeline/test_update.py``.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal, signed
+from amaranth.hdl import Cat, EnableInserter, Module, Mux, Signal, signed
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -21,19 +21,23 @@ READ_CYCLES = 2
 
 
 class Update(wiring.Component):
-    """Applies the gradient sums of a finished mini-batch: ``update_lanes`` parameters a cycle, weights first, then biases.
+    """Applies the gradient sums of a finished mini-batch: ``update_lanes`` parameters a cycle,
+    weights first, then biases.
 
-    A sweep takes ``sweep_cycles``. It reads each word of sums, clears it, and writes the new working weights a word
-    at a time into the banks that ``Versions`` names. ``reload`` sweeps without a gradient: working weights from
-    masters, all sums cleared.
+    A sweep takes ``sweep_cycles``. It reads each word of sums, clears it, and writes the new
+    working weights a word at a time into the banks that ``Versions`` names. ``reload`` sweeps
+    without a gradient: working weights from masters, all sums cleared.
 
     Members
     -------
     hyper : In(HYPER)
-    go : In(1), a sweep may begin; reload : In(1), pulse; done : Out(1), pulse at the end of either; busy : Out(1)
+    go : In(1), a sweep may begin; reload : In(1), pulse; done : Out(1), pulse at the end of either;
+        busy : Out(1)
     sums : the gradient engine's sweep side
-    write_weights, write_bias : Out(1); write_word, write_block : Out; working : Out, a word; for a bias its top lanes
-    weight_sum_valid, bias_sum_valid : Out(1), sums : Out, the chunk of gradient sums that enters the rule
+    write_weights, write_bias : Out(1); write_word, write_block : Out; working : Out, a word; for a
+        bias its top lanes
+    weight_sum_valid, bias_sum_valid : Out(1), sums : Out, the chunk of gradient sums that enters
+        the rule
     host, start, dumping, select, load, dump : the host's side of ``ParameterStore``
     clipped : Out, 32-bit counts of parameters clipped, for weight and bias; clear : In(1)
     """
@@ -175,7 +179,7 @@ class Update(wiring.Component):
             self.bias_sum_valid.eq(entering & entering_bias),
         ]
         for lane, rule in enumerate(self.rules):
-            m.submodules[f"rule_{lane}"] = rule
+            m.submodules[f"rule_{lane}"] = EnableInserter(self.busy)(rule)
             total = Signal(signed(rule.sum_width), name=f"sum_{lane}")
             weight = Signal(rule.weight.shape(), name=f"weight_{lane}")
             velocity = Signal(rule.velocity.shape(), name=f"velocity_{lane}")
@@ -223,7 +227,8 @@ class Update(wiring.Component):
             with m.Elif(counting & kind):
                 m.d.sync += total.eq(total + count)
 
-        # Chunks shift in from the top, so a whole word ends in order and a short one in the top lanes.
+        # Chunks shift in from the top, so a whole word ends in order and a short one in the top
+        # lanes.
         word = self.working.as_value()
         chunk = Cat(rule.working for rule in self.rules)
         with m.If(late["valid"]):

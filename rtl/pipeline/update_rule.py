@@ -1,4 +1,5 @@
-"""UpdateRule: one lane of stochastic gradient descent with momentum, Nesterov's step and weight decay.
+"""UpdateRule: one lane of stochastic gradient descent with momentum, Nesterov's step and weight
+decay.
 
 Golden: ``model/pipeline/update.py``. Test: ``tests/pipeline/test_update.py``.
 """
@@ -29,9 +30,11 @@ MAX_SHIFT = 63
 
 
 class UpdateRule(wiring.Component):
-    """Maps (gradient sum, master weight, momentum) to their successors, as ``docs/architecture.md`` defines the update.
+    """Maps (gradient sum, master weight, momentum) to their successors, as ``docs/architecture.md``
+    defines the update.
 
-    A parameter per cycle, latency ``LATENCY`` cycles, never stalls. No path holds more than one multiplier or one shifter.
+    A parameter per cycle, latency ``LATENCY`` cycles, never stalls. No path holds more than one
+    multiplier or one shifter.
 
     Parameters
     ----------
@@ -56,7 +59,8 @@ class UpdateRule(wiring.Component):
         widths = [(p.master.width, p.gradient.width) for p in (weight, bias)]
         if widths[0] != widths[1]:
             raise PlanError(
-                f"{layer.name}: weight and bias must have equal widths of (master, gradient), not {widths[0]} and {widths[1]}"
+                f"{layer.name}: weight and bias must have equal widths of (master, gradient), "
+                f"not {widths[0]} and {widths[1]}"
             )
         self.kinds = (weight, bias)
         self.master, self.gradient = weight.master, weight.gradient
@@ -180,7 +184,9 @@ class UpdateRule(wiring.Component):
         return self._stage(m, chosen, name, stage, shape=shape)
 
     def _run_time(self, m, value, shift, offsets, is_bias, fmt, name, stage):
-        """Requantise by the run-time ``shift`` plus the kind's constant; the host keeps the total within 0..63."""
+        """Requantise by the run-time ``shift`` plus the kind's constant; the host keeps the total
+        within 0..63.
+        """
         total = Signal(range(MAX_SHIFT + 1), name=f"{name}_total")
         m.d.comb += total.eq(shift + Mux(is_bias, offsets[1], offsets[0]))
         pair = requantize_dynamic(m, value, total, fmt, self.rounding, MAX_SHIFT, name=f"{name}_rq")

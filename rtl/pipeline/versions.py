@@ -17,11 +17,13 @@ SETTLE_CYCLES = 8
 
 
 class Versions(wiring.Component):
-    """Counts mini-batches and versions of one layer and says which engine may begin its next sample.
+    """Counts mini-batches and versions of one layer and says which engine may begin its next
+    sample.
 
-    FP may begin mini-batch k once version k - delay exists, EB once version k - back_delay exists, WG once a gradient bank
-    is free; the sweep that makes version v + 1 may begin once WG and EB have finished mini-batch v. Inference leaves all
-    counts alone. ``clear`` starts a segment: mini-batch 0, version 0 in bank 0.
+    FP may begin mini-batch k once version k - delay exists, EB once version k - back_delay exists,
+    WG once a gradient bank is free; the sweep that makes version v + 1 may begin once WG and EB
+    have finished mini-batch v. Inference leaves all counts alone. ``clear`` starts a segment:
+    mini-batch 0, version 0 in bank 0.
 
     Parameters
     ----------
@@ -36,7 +38,8 @@ class Versions(wiring.Component):
     fp_go, eb_go, wg_go, sweep_go : Out(1)
     fp_base, eb_base : Out, first word of the bank to read; fp_bias_base : Out
     wg_bank, sweep_bank : Out, gradient banks
-    fp_write_base, eb_write_base, bias_write_base : Out, first word of the bank that the next version goes to
+    fp_write_base, eb_write_base, bias_write_base : Out, first word of the bank that the next
+        version goes to
     version : Out(32), versions finished
     """
 
@@ -131,7 +134,9 @@ class Versions(wiring.Component):
         return end
 
     def _credit(self, m, go, end, swept, ahead, name):
-        """An engine may be ``ahead`` mini-batches of the finished versions, the present one included."""
+        """An engine may be ``ahead`` mini-batches of the finished versions, the present one
+        included.
+        """
         credit = self._new(range(ahead + 1), f"{name}_credit", init=ahead)
         m.d.comb += go.eq(credit != 0)
         with m.If(end != swept):
@@ -146,7 +151,9 @@ class Versions(wiring.Component):
         return waiting != 0
 
     def _reading(self, m, end, lag, name):
-        """High when the next mini-batch reads a newer version than the present one: not for the first ``lag``."""
+        """High when the next mini-batch reads a newer version than the present one: not for the
+        first ``lag``.
+        """
         if not lag:
             return end
         age = self._new(range(lag + 1), f"{name}_age")

@@ -24,8 +24,9 @@ def weight_address(
 ) -> Signal:
     """Return the word address of ``beat``'s weights, ``ADDRESS_LATENCY`` cycles late.
 
-    Words lie in the order (output block, tap row, tap column, input block). A forward walk has output blocks outside
-    and input blocks inside; a ``transposed`` one the reverse. ``base`` is the first word of one of ``banks`` banks.
+    Words lie in the order (output block, tap row, tap column, input block). A forward walk has
+    output blocks outside and input blocks inside; a ``transposed`` one the reverse. ``base`` is the
+    first word of one of ``banks`` banks.
     """
     o_block, i_block = (beat.inner, beat.outer) if transposed else (beat.outer, beat.inner)
     tap_words = layer.kernel[1] * layer.i_blocks

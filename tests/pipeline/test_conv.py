@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from gradweave.model.errors import PlanError
 from gradweave.model.formats import Format, Rounding
 from gradweave.model.hyper import Hyper
@@ -34,13 +35,21 @@ def assert_equal(layer: LayerPlan, **options) -> None:
     assert got.saturated == expected.saturated
 
 
+FOLDINGS = [(1, 1, 1), (2, 2, 2), (4, 2, 4), (2, 4, 8), (4, 4, 8), (4, 1, 2)]
+
+
+@pytest.mark.parametrize(("a", "b", "update_lanes"), FOLDINGS)
+def test_every_folding_gives_the_golden_bits(a, b, update_lanes):
+    layer = layer_of((4, 2, 1), kernel=(2, 1), padding=(1, 0), a=a, b=b, update_lanes=update_lanes)
+    assert_equal(layer, batches=2, stall=0.5 if b > 1 else 0.0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stall", [0.0, 0.5])
-@pytest.mark.parametrize(
-    ("a", "b", "update_lanes"), [(1, 1, 1), (2, 2, 2), (4, 2, 4), (2, 4, 8), (4, 4, 16), (4, 1, 2)]
-)
-def test_every_folding_gives_the_golden_bits(a, b, update_lanes, stall):
-    layer = layer_of((4, 3, 3), a=a, b=b, update_lanes=update_lanes)
-    assert_equal(layer, batches=2, stall=stall)
+@pytest.mark.parametrize(("a", "b", "update_lanes"), FOLDINGS)
+def test_every_folding_gives_the_golden_bits_on_larger_maps(a, b, update_lanes, stall):
+    layer = layer_of((4, 4, 5), a=a, b=b, update_lanes=update_lanes, delay=1)
+    assert_equal(layer, batches=4, stall=stall)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +57,8 @@ def test_every_folding_gives_the_golden_bits(a, b, update_lanes, stall):
     [
         ((2, 1, 1), 1, 1, 0),
         ((2, 7, 4), 2, 3, 0),
-        ((2, 7, 5), 3, 2, 1),
-        ((2, 4, 4), 5, 1, 2),
+        ((2, 6, 5), 3, 2, 1),
+        ((2, 3, 2), 5, 1, 2),
         ((2, 3, 3), 3, 1, 0),
         ((2, 4, 6), (1, 3), (1, 2), (0, 1)),
         ((2, 3, 3), 2, 1, 2),
@@ -62,24 +71,24 @@ def test_every_shape_gives_the_golden_bits(shape, kernel, stride, padding):
 
 @pytest.mark.parametrize(("delay", "back_delay"), [(1, 0), (1, 1), (2, 1), (3, 3)])
 def test_delayed_versions_give_the_golden_bits(delay, back_delay):
-    layer = layer_of((2, 4, 4), 2, a=2, b=2, delay=delay, back_delay=back_delay)
+    layer = layer_of((2, 3, 2), 2, a=2, b=2, delay=delay, back_delay=back_delay)
     assert_equal(layer, batches=6, hyper=replace(HYPER, batch=1), stall=0.3)
 
 
-@pytest.mark.parametrize("rounding", [Rounding.HALF_EVEN, Rounding.HALF_UP, Rounding.FLOOR])
-def test_every_rounding_gives_the_golden_bits(rounding):
-    assert_equal(layer_of((2, 4, 4), 2, a=1, b=2), rounding=rounding)
+@pytest.mark.parametrize("rounding", [Rounding.HALF_UP, Rounding.FLOOR])
+def test_the_other_roundings_give_the_golden_bits(rounding):
+    assert_equal(layer_of((2, 3, 3), 2, a=1, b=2), batches=2, rounding=rounding)
 
 
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("bias", [None, PARAMETER])
+@pytest.mark.parametrize(("backward", "bias"), [(False, None), (False, PARAMETER), (True, None)])
 def test_first_layers_and_layers_without_bias_give_the_golden_bits(backward, bias):
-    assert_equal(layer_of((2, 4, 4), 2, a=2, b=1, backward=backward, bias=bias))
+    layer = layer_of((2, 3, 3), 2, a=2, b=1, backward=backward, bias=bias)
+    assert_equal(layer, batches=2)
 
 
 def test_large_values_saturate_and_are_counted_as_in_the_golden_model():
-    layer = layer_of((2, 4, 4), 2, a=2, b=1, feature=Format(16, 13), error=Format(16, 15))
-    got, expected = train_layer(layer, scale=15)
+    layer = layer_of((2, 3, 3), 2, a=2, b=1, feature=Format(16, 13), error=Format(16, 15))
+    got, expected = train_layer(layer, batches=2, scale=15)
     assert got.o == expected.o
     assert got.saturated == expected.saturated
     assert got.saturated["o_feature"] > 0
@@ -88,31 +97,31 @@ def test_large_values_saturate_and_are_counted_as_in_the_golden_model():
 
 def test_nesterov_and_weight_decay_give_the_golden_bits():
     hyper = Hyper(2, 40000, 18, 60000, True, decay_mantissa=40000, decay_shift=19)
-    assert_equal(layer_of((2, 4, 4), 2, a=2, b=2, update_lanes=2), hyper=hyper)
+    assert_equal(layer_of((2, 3, 3), 2, a=2, b=2, update_lanes=2), hyper=hyper)
 
 
 def test_narrow_and_mixed_formats_give_the_golden_bits():
     narrow = replace(PARAMETER, working=Format(6, 4))
     layer = layer_of(
-        (2, 4, 4), 2, a=2, b=2, weight=narrow, feature=Format(8, 4), error=Format(10, 8)
+        (2, 3, 3), 2, a=2, b=2, weight=narrow, feature=Format(8, 4), error=Format(10, 8)
     )
-    assert_equal(layer)
+    assert_equal(layer, batches=2)
 
 
 def test_engines_take_their_planned_intervals():
-    layer = layer_of((2, 6, 6), 4, a=2, b=2, delay=2, back_delay=2)
+    layer = layer_of((2, 4, 4), 4, a=2, b=2, delay=2, back_delay=2)
     got, _ = train_layer(layer, batches=5, hyper=replace(HYPER, batch=1))
-    per_sample = 6 * 6 * layer.o_blocks
+    per_sample = 4 * 4 * layer.o_blocks
     ends = got.times["o"][per_sample - 1 :: per_sample]
     assert ends[-1] - ends[-2] == layer.fp_interval
     for engine, interval in (("fp", layer.fp_interval), ("eb", layer.eb_interval)):
         assert got.counts[engine]["busy"] == 5 * interval
     assert got.counts["wg"]["busy"] == 5 * layer.fp_interval
-    assert layer.fp_interval == (6 * 3 - 2) ** 2 * 2
+    assert layer.fp_interval == (4 * 3 - 2) ** 2 * 2
 
 
 def test_the_smallest_window_gives_the_same_bits():
-    assert_equal(layer_of((2, 6, 6), 2, a=2, b=2, rows=(3, 3, 6)), stall=0.3)
+    assert_equal(layer_of((2, 5, 4), 2, a=2, b=2, rows=(3, 3, 5)), batches=2, stall=0.3)
 
 
 def test_a_folding_that_does_not_divide_is_refused():
