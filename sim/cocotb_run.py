@@ -18,7 +18,7 @@ from typing import Any
 from ..model.errors import ToolError, VerifyError
 from .cache import cached, key_of
 from .tools import Verilator, find_compiler, find_tool, find_verilator
-from .verilog import compress_initial_blocks
+from .verilog import compress_initial_blocks, top_ports
 
 __all__ = ["BENCHES", "BenchResult", "run_bench"]
 
@@ -55,7 +55,7 @@ def run_bench(
     Parameters
     ----------
     verilog : the design
-    top : its top module, the bench's ``dut``
+    top : its top module, the bench's ``dut``; the bench sees its ports alone
     module : the bench's module name
     parameters : given to the bench as environment variables, by name
     seed : of the bench's random numbers (``COCOTB_RANDOM_SEED``)
@@ -117,17 +117,22 @@ def _judge(module: str, results: Path, seed: int, log: str) -> BenchResult:
 
 def _build(verilog: str, top: str, verilator: Verilator, cache: Path | None) -> Path:
     text = compress_initial_blocks(verilog)
+    visible = "".join(
+        f'public_flat_rw -module "{top}" -var "{port}"\n' for port in top_ports(text, top)
+    )
     compiler = find_compiler()
     versions = [importlib.metadata.version("cocotb"), verilator.version, compiler.version]
-    key = key_of(text, top, *versions, *BUILD_ARGUMENTS, str(verilator.root), sys.prefix)
+    key = key_of(text, visible, top, *versions, *BUILD_ARGUMENTS, str(verilator.root), sys.prefix)
 
     def make(folder: Path) -> None:
         source = folder / "design.v"
         source.write_text(text)
+        control = folder / "visible.vlt"
+        control.write_text(f"`verilator_config\n{visible}")
         log = folder / "build.log"
         try:
             _runner(verilator, MAKE_VARIABLES).build(
-                sources=[source],
+                sources=[control, source],
                 hdl_toplevel=top,
                 build_dir=folder,
                 build_args=BUILD_ARGUMENTS,
@@ -153,6 +158,13 @@ def _runner(verilator: Verilator, variables: Mapping[str, str]) -> Any:
     class OurRunner(Runner):
         def _simulator_in_path_build_only(self) -> None:
             self.executable = str(verilator.path)
+
+        def _build_command(self) -> list[list[str]]:
+            # With every signal visible, a board takes many minutes to build.
+            return [
+                [word for word in command if word != "--public-flat-rw"]
+                for command in super()._build_command()
+            ]
 
         def _set_env_common(self) -> None:
             super()._set_env_common()

@@ -7,7 +7,7 @@ import re
 
 from ..model.errors import ToolError
 
-__all__ = ["WRAPPER", "compress_initial_blocks", "register_inputs"]
+__all__ = ["WRAPPER", "compress_initial_blocks", "register_inputs", "top_ports"]
 
 WRAPPER = "simulated"
 
@@ -17,6 +17,22 @@ _PORT = re.compile(
 _WORD = re.compile(r"( *)(\S+)\[(\d+)\] = (\d+'[hb][0-9a-fA-F]+);\n")
 _CHANNELS = ("s_axil_aw", "s_axil_w", "s_axil_b", "s_axil_ar", "s_axil_r")
 LEAST_RUN = 8
+
+
+def top_ports(verilog: str, top: str) -> dict[str, tuple[str, str]]:
+    """Return the ports of module ``top``: name to direction and range, such as ``[31:0]`` or none.
+
+    Raises
+    ------
+    ToolError
+        When the text has no such module.
+    """
+    start = re.search(rf"^\s*module\s+{re.escape(top)}\b", verilog, re.MULTILINE)
+    if start is None:
+        raise ToolError(f"verilog must have a module {top!r}, but has none: name its top module")
+    body = verilog[start.end() : verilog.find("endmodule", start.end())]
+    bare = re.sub(r"/\*.*?\*/|\(\*(?!\)).*?\*\)|//[^\n]*", "", body, flags=re.DOTALL)
+    return {name: (way, (width or "").strip()) for way, width, name in _PORT.findall(bare)}
 
 
 def register_inputs(verilog: str, top: str) -> str:
@@ -32,12 +48,8 @@ def register_inputs(verilog: str, top: str) -> str:
     ToolError
         When the text has no such module.
     """
-    bare = re.sub(r"/\*.*?\*/|\(\*.*?\*\)|//[^\n]*", "", verilog, flags=re.DOTALL)
-    module = re.search(rf"\bmodule\s+{re.escape(top)}\b(.*?)\bendmodule\b", bare, re.DOTALL)
-    if module is None:
-        raise ToolError(f"verilog must have a module {top!r}, but has none: name its top module")
-    ports = {name: (way, width or "") for way, width, name in _PORT.findall(module[1])}
-    declared = ",\n".join(f"  {way} wire {width}{name}" for name, (way, width) in ports.items())
+    ports = top_ports(verilog, top)
+    declared = ",\n".join(f"  {way} wire {width} {name}" for name, (way, width) in ports.items())
     inner = {name: name for name in ports}
     lines = []
     if "rst" in ports:
@@ -66,11 +78,11 @@ def _slice(channel: str, payload: list[str], ports: dict[str, tuple[str, str]]) 
     valid, ready = f"{channel}valid", f"{channel}ready"
     source, sink = ("", "_inner") if ports[valid][0] == "input" else ("_inner", "")
     lines = [f"  wire {valid}_inner;", f"  wire {ready}_inner;"]
-    lines += [f"  wire {ports[name][1]}{name}_inner;" for name in payload]
+    lines += [f"  wire {ports[name][1]} {name}_inner;" for name in payload]
     held = f"{channel}held"
     lines += [f"  reg {held} = 0;", f"  assign {ready}{source} = ~{held};"]
     stored = [(name, f"{name}_held") for name in payload]
-    lines += [f"  reg {ports[name][1]}{register};" for name, register in stored]
+    lines += [f"  reg {ports[name][1]} {register};" for name, register in stored]
     lines.append("  always @(posedge clk)")
     lines.append(f"    if (held | {held} & {ready}{sink}) {held} <= 0;")
     lines.append(f"    else if ({valid}{source} & ~{held}) {held} <= 1;")

@@ -160,12 +160,13 @@ class Requantize(wiring.Component):
         ]
         with m.If(stage_ready):
             m.d.sync += stage_valid.eq(self.i.valid)
+        with m.If(stage_ready & self.i.valid):
             m.d.sync += [register.eq(value) for register, value in zip(stage, rounded, strict=True)]
         with m.If(out_ready):
             m.d.sync += self.o.valid.eq(stage_valid)
         for n in range(self.lanes):
             value, clipped = saturate(m, stage[n], self.fmt, name=f"lane_{n}")
-            with m.If(out_ready):
+            with m.If(out_ready & stage_valid):
                 m.d.sync += [self.o.payload[n].eq(value), clips[n].eq(clipped)]
 
         with m.If(self.clear):

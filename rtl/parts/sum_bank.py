@@ -95,12 +95,14 @@ class SumBank(wiring.Component):
                 write.data.as_value().eq(Mux(add, Cat(*sums), 0)),
             ]
             reads.append(read.data)
+        held = Signal(_lanes(self.width, self.lanes))
+        m.d.comb += held.eq(reads[0])
+        for n in range(1, self.banks):
+            with m.If(bank == n):
+                m.d.comb += held.eq(reads[n])
         with m.If(adding):
             for lane, total in enumerate(sums):
-                held = reads[0][lane]
-                for n in range(1, self.banks):
-                    held = Mux(bank == n, reads[n][lane], held)
-                m.d.sync += total.eq(Mux(again, total, held) + self.terms[lane])
+                m.d.sync += total.eq(Mux(again, total, held[lane]) + self.terms[lane])
         m.d.comb += self.sweep_sums.eq(reads[0])
         for n in range(1, self.banks):
             with m.If(sweep_bank == n):

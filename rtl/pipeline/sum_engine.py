@@ -147,7 +147,8 @@ class SumEngine(wiring.Component):
         late = [delay(m, mark, stages, f"late_{n}") for n, mark in enumerate(marks)]
         valid, first, last, null = late
 
-        sums = self._multiply(m, window.data)
+        arrived = delay(m, issue, READ_LATENCY, "arrived")
+        sums = self._multiply(m, window.data, arrived)
         bias_late = Signal.like(self.bias)
         m.d.comb += bias_late.eq(delay(m, self.bias, stages - READ_LATENCY, "bias_late"))
         for n, total in enumerate(sums):
@@ -185,7 +186,7 @@ class SumEngine(wiring.Component):
         m.d.sync += credit.eq(credit - (issue & beat.first) + (self.o.valid & self.o.ready))
         return issue
 
-    def _multiply(self, m, source):
+    def _multiply(self, m, source, arrived):
         """The exact sums over ``i_lanes`` products, one per output lane."""
         sums = []
         for o in range(self.o_lanes):
@@ -193,7 +194,8 @@ class SumEngine(wiring.Component):
             for i in range(self.i_lanes):
                 lane = i * self.o_lanes + o if self.transposed else o * self.i_lanes + i
                 product = Signal(signed(self.weight_width + self.i_width), name=f"product_{o}_{i}")
-                m.d.sync += product.eq(self.weights[lane] * source[i])
+                with m.If(arrived):
+                    m.d.sync += product.eq(self.weights[lane] * source[i])
                 products.append(product)
             sums.append(add_tree(m, products, f"sum_{o}"))
         return sums

@@ -220,12 +220,13 @@ def test_the_first_mini_batches_read_version_zero_without_any_update(delay):
     assert bases == [0] * 2 * (delay + 1)
 
 
-def test_inference_leaves_every_count_alone():
+@pytest.mark.parametrize("batch", [1, 2])
+def test_inference_leaves_every_count_alone(batch):
     layer = layer_of(1, 1)
     dut = Versions(layer, BATCH_MAX)
 
     async def bench(ctx):
-        ctx.set(dut.batch, 2)
+        ctx.set(dut.batch, batch)
         for name in ("fp_done", "eb_done", "wg_done"):
             ctx.set(getattr(dut, name), 1)
         for _ in range(25):
