@@ -51,8 +51,8 @@ def measured_interval(counters: dict[str, int]) -> float:
 def run_demo(out: Path, epochs: int | None = None, json_file: Path | None = None) -> int:
     """Train, verify, compare and draw; return 0 when everything is equal and good, else 1.
 
-    Writes ``board.v``, ``plan.json``, ``learning_curve.png``, ``occupancy.png``, ``demo.safetensors`` and
-    ``summary.json`` to ``out``.
+    Writes ``board.v``, ``plan.json``, ``learning_curve.png``, ``occupancy.png``,
+    ``demo.safetensors`` and ``summary.json`` to ``out``.
     """
     console = Console(stderr=True)
     started = time.monotonic()
@@ -88,8 +88,15 @@ def run_demo(out: Path, epochs: int | None = None, json_file: Path | None = None
     counters = trainer.counters
     with console.status("the same training in the golden model, and in float32"):
         golden, _ = _train(design.golden(), design, data, epochs, None, progress=False)
-        rates = {"batch": BATCH, "epochs": epochs, "momentum": MOMENTUM, "seed": SEED}
-        net, reference = train_float(model, data, lr=learning_rate, **rates)
+        net, reference = train_float(
+            model,
+            data,
+            batch=BATCH,
+            epochs=epochs,
+            lr=learning_rate,
+            momentum=MOMENTUM,
+            seed=SEED,
+        )
     exact = _equal(trainer, golden)
     learning_curve(trainer.history, out / "learning_curve.png", reference)
     occupancy(plan, counters, out / "occupancy.png")

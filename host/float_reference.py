@@ -1,4 +1,5 @@
-"""The same network trained in float32 by torch, with the same schedule: what accuracy is compared with.
+"""The same network trained in float32 by torch, with the same schedule: what accuracy is compared
+with.
 
 Test: ``tests/test_demo.py``.
 """
@@ -42,7 +43,7 @@ def train_float(
             logits = net(x)
             loss = F.cross_entropy(logits, y)
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
             total += float(loss.detach()) * len(x)
             right += int((logits.argmax(1) == y).sum())

@@ -31,8 +31,8 @@ Array = npt.NDArray[np.int64]
 class Difference:
     """The first value in which hardware and golden model differ.
 
-    ``sample`` counts from the run's start, or is the mini-batch for parameters and gradients; ``index`` is (channel, row, column)
-    of a map, or the value's place in the order of parameters.
+    ``sample`` counts from the run's start, or is the mini-batch for parameters and gradients;
+    ``index`` is (channel, row, column) of a map, or the value's place in the order of parameters.
     """
 
     layer: str
@@ -50,13 +50,16 @@ class Difference:
         got = "nothing" if self.got is None else self.got
         return (
             f"layer {self.layer}, tensor {self.tensor}, {where}, first index {self.index}: "
-            f"expected {self.expected}, got {got}, format {self.format} ({self.values} values differ)"
+            f"expected {self.expected}, got {got}, format {self.format} "
+            f"({self.values} values differ)"
         )
 
 
 @dataclass
 class VerifyReport:
-    """What was compared: per tensor name the number of values; and the first difference, layer by layer, if any."""
+    """What was compared: per tensor name the number of values; and the first difference, layer by
+    layer, if any.
+    """
 
     batches: int
     values: dict[str, int] = field(default_factory=dict)
@@ -76,8 +79,8 @@ class VerifyReport:
         """Raise VerifyError with the first difference, if there is one."""
         if self.difference is not None:
             raise VerifyError(
-                f"hardware and golden model differ in {self.difference}; run `gradweave verify --trace "
-                "FILE.vcd` and look at that layer's streams"
+                f"hardware and golden model differ in {self.difference}; run "
+                "`gradweave verify --trace FILE.vcd` and look at that layer's streams"
             )
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,7 +114,8 @@ def verify(
     seed: int = 0,
     trace: str | None = None,
 ) -> VerifyReport:
-    """Train on ``samples`` in RTL and in the golden model, and compare every tensor and the final parameters.
+    """Train on ``samples`` in RTL and in the golden model, and compare every tensor and the final
+    parameters.
 
     Parameters
     ----------
@@ -172,7 +176,9 @@ def verify(
 def compare_tensors(
     plan: Plan, batch: int, records: list[dict[str, Tensor]], seen: Mapping[str, Array]
 ) -> VerifyReport:
-    """Compare probed streams ``seen`` (by name, [transfers, lanes]) with the golden model's records, in pipeline order."""
+    """Compare probed streams ``seen`` (by name, [transfers, lanes]) with the golden model's
+    records, in pipeline order.
+    """
     report = VerifyReport(batches=len(records))
     for name in _order(plan, seen):
         got = seen[name].reshape(-1)
@@ -195,7 +201,9 @@ def compare_tensors(
 
 
 def _order(plan: Plan, seen: Mapping[str, Array]) -> list[str]:
-    """Forward tensors from the input up, then errors and gradients from the loss down: a cause before its effects."""
+    """Forward tensors from the input up, then errors and gradients from the loss down: a cause
+    before its effects.
+    """
     forward = [name for name in seen if name == "input" or name.endswith(".o_feature")]
     ranks = {layer.name: -n for n, layer in enumerate(plan.layers)} | {"loss": -len(plan.layers)}
     kinds = ["error", "weight_gradient", "bias_gradient", "weight", "bias", "i_error"]
@@ -208,7 +216,9 @@ def _order(plan: Plan, seen: Mapping[str, Array]) -> list[str]:
 def _stream(
     layer: LayerPlan | None, tensor: str, record: dict[str, Tensor], name: str
 ) -> tuple[Array, tuple[int, ...] | None]:
-    """A recorded tensor in the order in which the hardware streams it, and its map's shape if it is one."""
+    """A recorded tensor in the order in which the hardware streams it, and its map's shape if it is
+    one.
+    """
     if tensor in ("weight", "weight_gradient", "bias", "bias_gradient"):
         assert layer is not None
         return _parameters(layer, tensor, record), None
@@ -226,9 +236,9 @@ def _parameters(layer: LayerPlan, tensor: str, record: dict[str, Tensor]) -> Arr
     packed = pack_parameters(layer, weight, bias)
     weights = weight.size
     if tensor.startswith("weight"):
-        return packed[:weights]
+        return packed[:weights].astype(np.int64)
     if tensor == "bias_gradient":
-        return packed[weights:]
+        return packed[weights:].astype(np.int64)
     # A probed bias word has a*b lanes; the biases are where the update leaves them.
     assert bias is not None
     first = layer.a * layer.b - max(layer.a, layer.update_lanes)
@@ -257,7 +267,8 @@ def _difference(
     if not len(wrong) and not missing:
         return None
     at = int(wrong[0]) if len(wrong) else common
-    sample, index = None, (at,)
+    sample: int | None = None
+    index: tuple[int, ...] = (at,)
     if shape is not None:
         channels, height, width = shape
         within = at % (channels * height * width)

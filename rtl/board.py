@@ -3,7 +3,14 @@
 Golden: ``model/network.py`` through ``model/registers.py``. Test: ``tests/test_board.py``.
 """
 
-from amaranth.hdl import Module, ResetInserter, Signal
+from amaranth.hdl import (
+    ClockDomain,
+    ClockSignal,
+    DomainRenamer,
+    Module,
+    ResetSignal,
+    Signal,
+)
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect
 
@@ -73,11 +80,18 @@ class Board(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         restart = Signal()
-        reset = ResetInserter(restart)
+        # One reset for everything that the reset command empties: a second one would cost every
+        # register a second condition.
+        m.domains.core = ClockDomain(local=True)
+        m.d.comb += [
+            ClockSignal("core").eq(ClockSignal("sync")),
+            ResetSignal("core").eq(ResetSignal("sync") | restart),
+        ]
+        core = DomainRenamer("core")
         chain, reader, writer = self.chain, PacketReader(self.plan), PacketWriter(self.plan)
-        m.submodules.chain = reset(chain)
-        m.submodules.reader = reset(reader)
-        m.submodules.writer = reset(writer)
+        m.submodules.chain = core(chain)
+        m.submodules.reader = core(reader)
+        m.submodules.writer = core(writer)
         connect(m, reader.o, chain.i)
         connect(m, reader.target, chain.target)
         connect(m, reader.load, chain.load)

@@ -19,7 +19,7 @@ __all__ = ["HARNESS", "build", "trace_format"]
 
 HARNESS = Path(__file__).parent / "harness.cpp"
 CORE_FLAGS = ["-std=gnu++20", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-w"]
-FAST_FLAGS = ["-O2", "-march=native"]
+FAST_FLAGS = ["-O1", "-march=native"]
 SLOW_FLAGS = ["-O0"]  # constructors and first values: run once
 RUNTIME_FLAGS = ["-O1"]  # Verilator's library: hardly runs, its inline functions apart
 VERILATOR_FLAGS = [

@@ -35,6 +35,6 @@ def add_tree(m: Module, terms: list, name: str):
 
 
 def _register(m, value, name):
-    held = Signal(signed(len(value)), name=name)
+    held = Signal(signed(len(value)), name=name, reset_less=True)
     m.d.sync += held.eq(value)
     return held

@@ -8,10 +8,10 @@ from amaranth.hdl import Module, Signal
 __all__ = ["delay"]
 
 
-def delay(m: Module, value, cycles: int, name: str):
-    """Return ``value`` through ``cycles`` registers that reset to zero."""
+def delay(m: Module, value, cycles: int, name: str, *, resets: bool = False):
+    """Return ``value`` through ``cycles`` registers; only those of control bits need a reset."""
     for n in range(cycles):
-        held = Signal(value.shape(), name=f"{name}_{n}")
+        held = Signal(value.shape(), name=f"{name}_{n}", reset_less=not resets)
         m.d.sync += held.eq(value)
         value = held
     return value

@@ -67,7 +67,7 @@ class Fifo(wiring.Component):
         return m
 
     def _elaborate_one(self, m: Module, entered: Signal) -> None:
-        held = Signal(self.layout)
+        held = Signal(self.layout, reset_less=True)
         m.d.comb += [
             self.i.ready.eq((self.level == 0) | self.o.ready),
             self.o.valid.eq(self.level != 0),
@@ -77,8 +77,8 @@ class Fifo(wiring.Component):
             m.d.sync += held.eq(self.i.payload)
 
     def _elaborate_two(self, m: Module, entered: Signal, left: Signal) -> None:
-        head = Signal(self.layout)
-        tail = Signal(self.layout)
+        head = Signal(self.layout, reset_less=True)
+        tail = Signal(self.layout, reset_less=True)
         m.d.comb += [
             self.i.ready.eq(self.level != 2),
             self.o.valid.eq(self.level != 0),

@@ -63,7 +63,7 @@ class Gear(wiring.Component):
     def _elaborate_up(self, m: Module) -> None:
         parts = self.o_lanes // self.i_lanes
         part_width = self.width * self.i_lanes
-        word = Signal(self.o.payload.shape())
+        word = Signal(self.o.payload.shape(), reset_less=True)
         held = Signal(range(parts + 1))
         m.d.comb += [
             self.o.valid.eq(held == parts),
@@ -84,7 +84,7 @@ class Gear(wiring.Component):
     def _elaborate_down(self, m: Module) -> None:
         parts = self.i_lanes // self.o_lanes
         part_width = self.width * self.o_lanes
-        word = Signal(self.width * self.i_lanes)
+        word = Signal(self.width * self.i_lanes, reset_less=True)
         left = Signal(range(parts + 1))
         m.d.comb += [
             self.o.valid.eq(left != 0),

@@ -147,9 +147,14 @@ class Requantize(wiring.Component):
         m = Module()
         inputs = [self.i.payload[n] for n in range(self.lanes)]
         rounded = [round_shift(lane, self.shift, self.rounding) for lane in inputs]
-        stage = [Signal(signed(len(value)), name=f"rounded_{n}") for n, value in enumerate(rounded)]
+        stage = [
+            Signal(signed(len(value)), name=f"rounded_{n}", reset_less=True)
+            for n, value in enumerate(rounded)
+        ]
         stage_valid = Signal()
-        clips = Signal(self.lanes)
+        clips = Signal(self.lanes, reset_less=True)
+        result = Signal(self.o.payload.shape(), reset_less=True)
+        m.d.comb += self.o.payload.eq(result)
 
         out_ready = Signal()
         stage_ready = Signal()
@@ -167,7 +172,7 @@ class Requantize(wiring.Component):
         for n in range(self.lanes):
             value, clipped = saturate(m, stage[n], self.fmt, name=f"lane_{n}")
             with m.If(out_ready & stage_valid):
-                m.d.sync += [self.o.payload[n].eq(value), clips[n].eq(clipped)]
+                m.d.sync += [result[n].eq(value), clips[n].eq(clipped)]
 
         with m.If(self.clear):
             m.d.sync += self.clipped.eq(0)

@@ -75,7 +75,7 @@ class SumBank(wiring.Component):
 
         reads, sums = [], []
         for lane in range(self.lanes):
-            sums.append(Signal(signed(self.width), name=f"sum_{lane}"))
+            sums.append(Signal(signed(self.width), name=f"sum_{lane}", reset_less=True))
         for n in range(self.banks):
             m.submodules[f"bank_{n}"] = store = memory.Memory(
                 shape=_lanes(self.width, self.lanes), depth=max(2, self.depth), init=[]

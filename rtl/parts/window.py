@@ -84,7 +84,7 @@ class Window(wiring.Component):
         # Reading: rows count from the sample's start; base is the oldest row held.
         level = Signal(range(self.depth + 1))
         base_row = Signal(range(self.rows + 1))
-        base_slot = Signal(range(max(2, self.depth)))
+        base_slot = Signal(range(max(2, self.depth)), reset_less=True)
         freed = Signal.like(self.free)
         m.d.comb += [
             freed.eq(Mux(self.free_enable, self.free, 0)),
@@ -102,8 +102,8 @@ class Window(wiring.Component):
             freed = late
         m.d.sync += room.eq(room - row_written + freed)
 
-        slot = Signal(range(max(2, self.depth)))
-        pixel = Signal(range(max(2, row_words)))
+        slot = Signal(range(max(2, self.depth)), reset_less=True)
+        pixel = Signal(range(max(2, row_words)), reset_less=True)
         m.d.sync += [
             slot.eq(_wrap(base_slot + (self.row - base_row)[: len(self.row)], self.depth)),
             pixel.eq(self.col * self.blocks + self.block),

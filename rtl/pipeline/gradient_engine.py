@@ -118,18 +118,20 @@ class GradientEngine(wiring.Component):
         # Products are ready one cycle after their operands.
         address = weight_address(m, beat, layer)
         error = delay(m, errors.o.payload, READ_LATENCY, "error")
-        weight_issue = delay(m, issue & ~beat.null, READ_LATENCY, "weight_issue")
+        weight_issue = delay(m, issue & ~beat.null, READ_LATENCY, "weight_issue", resets=True)
         products = []
         for o in range(layer.a):
             for i in range(layer.b):
                 product = Signal(
-                    signed(layer.o_error.width + layer.i_feature.width), name=f"product_{o}_{i}"
+                    signed(layer.o_error.width + layer.i_feature.width),
+                    name=f"product_{o}_{i}",
+                    reset_less=True,
                 )
                 with m.If(weight_issue):
                     m.d.sync += product.eq(error[o] * window.data[i])
                 products.append(product)
 
-        bias_issue = delay(m, issue & beat.first, READ_LATENCY, "bias_issue")
+        bias_issue = delay(m, issue & beat.first, READ_LATENCY, "bias_issue", resets=True)
         bank = delay(m, self.bank, READ_LATENCY, "bank")
         block = delay(m, beat.outer, READ_LATENCY, "block")
         error_late = delay(m, error, 1, "error_late")

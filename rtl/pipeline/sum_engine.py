@@ -144,7 +144,7 @@ class SumEngine(wiring.Component):
         # What the arithmetic must know of a beat, as late as its data.
         stages = READ_LATENCY + 1 + tree_latency(self.i_lanes)
         marks = [issue, issue & beat.first, issue & beat.last, beat.null]
-        late = [delay(m, mark, stages, f"late_{n}") for n, mark in enumerate(marks)]
+        late = [delay(m, mark, stages, f"late_{n}", resets=True) for n, mark in enumerate(marks)]
         valid, first, last, null = late
 
         arrived = delay(m, issue, READ_LATENCY, "arrived")
@@ -152,7 +152,7 @@ class SumEngine(wiring.Component):
         bias_late = Signal.like(self.bias)
         m.d.comb += bias_late.eq(delay(m, self.bias, stages - READ_LATENCY, "bias_late"))
         for n, total in enumerate(sums):
-            acc = Signal(signed(self.acc_width), name=f"acc_{n}")
+            acc = Signal(signed(self.acc_width), name=f"acc_{n}", reset_less=True)
             start = bias_late[n] << self.bias_shift if self.bias_width else 0
             with m.If(valid):
                 m.d.sync += acc.eq(Mux(first, start, acc) + Mux(null, 0, total))
@@ -193,7 +193,11 @@ class SumEngine(wiring.Component):
             products = []
             for i in range(self.i_lanes):
                 lane = i * self.o_lanes + o if self.transposed else o * self.i_lanes + i
-                product = Signal(signed(self.weight_width + self.i_width), name=f"product_{o}_{i}")
+                product = Signal(
+                    signed(self.weight_width + self.i_width),
+                    name=f"product_{o}_{i}",
+                    reset_less=True,
+                )
                 with m.If(arrived):
                     m.d.sync += product.eq(self.weights[lane] * source[i])
                 products.append(product)

@@ -147,7 +147,9 @@ class Update(wiring.Component):
             ]
         with m.If(self.done):
             m.d.sync += self.busy.eq(0)
-        m.d.comb += self.done.eq(delay(m, final, READ_CYCLES + UpdateRule.LATENCY + 2, "done"))
+        m.d.comb += self.done.eq(
+            delay(m, final, READ_CYCLES + UpdateRule.LATENCY + 2, "done", resets=True)
+        )
         return {
             "valid": running,
             "is_bias": in_bias,
@@ -172,7 +174,9 @@ class Update(wiring.Component):
         m.d.comb += bias_chunk.as_value().eq(
             self.bias_sums.as_value().word_select(part, self.bias_sum_width * bias_lanes)
         )
-        entering = delay(m, flight["valid"] & ~flight["reload"], READ_CYCLES, "entering")
+        entering = delay(
+            m, flight["valid"] & ~flight["reload"], READ_CYCLES, "entering", resets=True
+        )
         entering_bias = delay(m, is_bias, 1, "entering_bias")
         m.d.comb += [
             self.weight_sum_valid.eq(entering & ~entering_bias),
@@ -202,7 +206,13 @@ class Update(wiring.Component):
     def _write_back(self, m, flight):
         """Write masters and momenta chunk by chunk, working weights word by word."""
         late = {
-            name: delay(m, mark, READ_CYCLES + UpdateRule.LATENCY, f"{name}_late")
+            name: delay(
+                m,
+                mark,
+                READ_CYCLES + UpdateRule.LATENCY,
+                f"{name}_late",
+                resets=name in ("valid", "last_part"),
+            )
             for name, mark in flight.items()
         }
         store = self.parameters

@@ -159,14 +159,14 @@ class UpdateRule(wiring.Component):
     def _stage(self, m, value_clipped, name, stage, shape=None):
         """Register a (value, clipped) pair; remember the clip bit."""
         value, clipped = value_clipped
-        held = Signal(shape or value.shape(), name=name)
-        clip = Signal(name=f"{name}_clipped")
+        held = Signal(shape or value.shape(), name=name, reset_less=True)
+        clip = Signal(name=f"{name}_clipped", reset_less=True)
         m.d.sync += [held.eq(value), clip.eq(clipped)]
         self._clips[name] = clip, stage
         return held
 
     def _product(self, m, factor, value, name):
-        product = Signal(signed(len(factor) + len(value) + 1), name=name)
+        product = Signal(signed(len(factor) + len(value) + 1), name=name, reset_less=True)
         m.d.sync += product.eq(factor * value)
         return product
 

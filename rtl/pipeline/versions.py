@@ -144,7 +144,7 @@ class Versions(wiring.Component):
 
     def _finished(self, m, end, ahead, name):
         """High while a finished mini-batch waits for its sweep."""
-        settled = delay(m, end, SETTLE_CYCLES, f"{name}_settled")
+        settled = delay(m, end, SETTLE_CYCLES, f"{name}_settled", resets=True)
         waiting = self._new(range(ahead + 2), f"{name}_waiting")
         with m.If(settled != self.sweep_done):
             m.d.sync += waiting.eq(Mux(settled, waiting + 1, waiting - 1))

@@ -31,9 +31,9 @@ def weight_address(
     o_block, i_block = (beat.inner, beat.outer) if transposed else (beat.outer, beat.inner)
     tap_words = layer.kernel[1] * layer.i_blocks
     size = range(max(2, banks * layer.weight_words))
-    blocks = Signal(size, name=f"{name}_address_blocks")
-    taps = Signal(size, name=f"{name}_address_taps")
-    address = Signal(size, name=f"{name}_address")
+    blocks = Signal(size, name=f"{name}_address_blocks", reset_less=True)
+    taps = Signal(size, name=f"{name}_address_taps", reset_less=True)
+    address = Signal(size, name=f"{name}_address", reset_less=True)
     m.d.sync += [
         blocks.eq(o_block * (layer.kernel[0] * tap_words) + i_block + base),
         taps.eq(beat.tap_row * tap_words + beat.tap_col * layer.i_blocks),
