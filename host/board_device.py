@@ -61,7 +61,7 @@ class BoardDevice:
     def __init__(self, plan: Plan, transport: Transport) -> None:
         self.plan = plan
         self.transport = transport
-        self._registers = {register.name: register for register in register_map(plan)}
+        self.registers = {register.name: register for register in register_map(plan)}
         self._check_identity()
 
     def _check_identity(self) -> None:
@@ -86,14 +86,14 @@ class BoardDevice:
     def write_register(self, name: str, value: int) -> None:
         """Write a 32-bit register by its name in ``register_map``."""
         address = self._address(name)
-        if self._registers[name].access != "rw":
+        if self.registers[name].access != "rw":
             raise InputError(f"register {name} is read-only")
         self.transport.write(address, value)
 
     def _address(self, name: str) -> int:
-        if name not in self._registers:
-            raise InputError(f"register must be one of {list(self._registers)}, not {name!r}")
-        return self._registers[name].address
+        if name not in self.registers:
+            raise InputError(f"register must be one of {list(self.registers)}, not {name!r}")
+        return self.registers[name].address
 
     def write_parameters(
         self, masters: Mapping[str, Tensor], momenta: Mapping[str, Tensor] | None = None
@@ -251,8 +251,7 @@ class BoardDevice:
     def counters(self) -> dict[str, int]:
         """Return every register by name; ``cycles`` has all its 64 bits."""
         found = {
-            name: self.transport.read(register.address)
-            for name, register in self._registers.items()
+            name: self.transport.read(register.address) for name, register in self.registers.items()
         }
         found["cycles"] += found["cycles_high"] << 32
         return found

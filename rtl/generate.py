@@ -15,7 +15,7 @@ from .memories import RAM_VERILOG, RamPlatform
 __all__ = ["TOP", "verilog"]
 
 TOP = "board"
-_REPEAT = re.compile(r"((?:\\\S+ |\w+)\[\d+\])(?:, \1)+(?=[,\s])")
+_REPEAT = re.compile(r"(?<=[\s{])((?:\\\S+ |\w+)\[\d+\])(?:, \1)+(?=[,\s])")
 
 
 def verilog(plan: Plan) -> str:
@@ -27,7 +27,7 @@ def verilog(plan: Plan) -> str:
     gc.disable()
     try:
         text = backend.convert(
-            Board(plan), name=TOP, platform=RamPlatform(), strip_internal_attrs=True
+            Board(plan), name=TOP, platform=RamPlatform(), strip_internal_attrs=True, emit_src=False
         )
     finally:
         if collecting:

@@ -84,7 +84,7 @@ class Window(wiring.Component):
         # Reading: rows count from the sample's start; base is the oldest row held.
         level = Signal(range(self.depth + 1))
         base_row = Signal(range(self.rows + 1))
-        base_slot = Signal(range(max(2, self.depth)), reset_less=True)
+        base_slot = Signal(range(max(2, self.depth)))
         freed = Signal.like(self.free)
         m.d.comb += [
             freed.eq(Mux(self.free_enable, self.free, 0)),

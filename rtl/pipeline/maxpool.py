@@ -256,5 +256,7 @@ class _Taps(wiring.Component):
             "col": beat.tap_col,
         }
         for name, value in late.items():
-            m.d.comb += getattr(self, name).eq(delay(m, value, READ_LATENCY, f"late_{name}"))
+            resets = name == "valid"
+            late_value = delay(m, value, READ_LATENCY, f"late_{name}", resets=resets)
+            m.d.comb += getattr(self, name).eq(late_value)
         return m

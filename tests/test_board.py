@@ -1,0 +1,175 @@
+"""The whole board in simulation: registers, packets, modes, counters, misuse and reset."""
+
+import numpy as np
+import pytest
+import torch
+
+from gradweave.host import packets
+from gradweave.host.board_device import BoardDevice
+from gradweave.host.golden_device import GoldenDevice
+from gradweave.model.errors import DeviceError
+from gradweave.model.hyper import Hyper
+from gradweave.model.network import Network
+from gradweave.model.plan import Plan
+from gradweave.model.registers import MAGIC, Command, ErrorBit, PacketKind, header
+from gradweave.model.schedule import steady_interval
+from gradweave.sim.simulate import simulate
+from gradweave.tests.plans import chain, conv, linear, maxpool, relu
+
+BATCH = 4
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return chain(
+        (1, 6, 6),
+        conv("conv", 4, kernel=3, padding=1, a=2, b=1, delay=1, back_delay=1),
+        relu("relu", lanes=2),
+        maxpool("pool", 2, lanes=2),
+        linear("linear", 3, a=1, b=2, delay=1, back_delay=1),
+        probes=True,
+        sized=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def transport(plan):
+    with simulate(plan, stalls=0.2, seed=3) as simulation:
+        yield simulation
+
+
+@pytest.fixture
+def device(plan, transport):
+    transport.reset()
+    device = BoardDevice(plan, transport)
+    device.write_parameters(masters(plan))
+    return device
+
+
+def masters(plan: Plan, seed: int = 1) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randint(-(1 << 27), 1 << 27, values.shape, generator=generator)
+        for name, values in Network(plan).masters.items()
+    }
+
+
+def data(plan: Plan, batches: int, seed: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    count = batches * BATCH
+    x = torch.randint(-(1 << 11), 1 << 11, (count, *plan.input_shape), generator=generator)
+    return x, torch.randint(0, plan.loss.outputs, (count,), generator=generator)
+
+
+def hyper(plan: Plan) -> Hyper:
+    return Hyper.of(plan, batch=BATCH, lr=0.1, momentum=0.5)
+
+
+def assert_same_state(device, golden):
+    for ours, theirs in zip(device.read_parameters(), golden.read_parameters(), strict=True):
+        for name, values in theirs.items():
+            assert torch.equal(ours[name], values), name
+
+
+def test_training_inference_and_training_again_equal_the_golden_model(plan, device):
+    golden = GoldenDevice(plan)
+    golden.write_parameters(masters(plan))
+    for seed in (2, 3):
+        x, y = data(plan, 5, seed)
+        assert torch.equal(device.train(x, y, hyper(plan)), golden.train(x, y, hyper(plan)))
+        counters = device.counters()
+        for name, count in golden.counters().items():
+            assert counters[name] == count, name
+        assert torch.equal(device.infer(x[:3]), golden.infer(x[:3]))
+        assert_same_state(device, golden)
+
+
+def test_inference_changes_no_parameter(plan, device):
+    before = device.read_parameters()
+    device.infer(data(plan, 2)[0])
+    for ours, theirs in zip(device.read_parameters(), before, strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_the_measured_interval_is_the_planned_one(plan):
+    # Without pauses of the host, which would be its own delay.
+    with simulate(plan) as simulation:
+        device = BoardDevice(plan, simulation)
+        device.write_parameters(masters(plan))
+        x, y = data(plan, 16)
+        device.train(x, y, hyper(plan))
+        counters = device.counters()
+        span = counters["last_cycle"] - counters["first_cycle"]
+        assert span == (counters["samples"] - 1) * steady_interval(plan)
+
+
+def test_identity_and_magic_answer(plan, device):
+    assert device.read_register("magic") == MAGIC
+    words = [device.read_register(f"identity_{n}") for n in (3, 2, 1, 0)]
+    assert "".join(f"{word:08x}" for word in words) == plan.identity
+    assert device.transport.read(0xFF00) == 0
+
+
+def test_the_reset_command_drops_samples_and_keeps_parameters(plan, device, transport):
+    before = device.read_parameters()
+    x, y = data(plan, 2)
+    device.write_register("batch", BATCH)
+    device.write_register("command", Command.TRAIN)
+    transport.step(500)
+    words, lasts = packets.pack_samples(plan, x[:1].to(torch.int16).numpy(), y[:1].numpy())
+    transport.exchange(words[:-1], lasts[:-1], 0)
+    device.write_register("command", Command.RESET)
+    assert device.read_register("errors") == 0
+    for ours, theirs in zip(device.read_parameters(), before, strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    golden = GoldenDevice(plan)
+    golden.write_parameters(masters(plan))
+    assert torch.equal(device.train(x, y, hyper(plan)), golden.train(x, y, hyper(plan)))
+
+
+@pytest.mark.parametrize(
+    ("words", "bit"),
+    [
+        ([header(PacketKind.TRAIN), 0], ErrorBit.PACKET_KIND),
+        ([0xF0000000, 0], ErrorBit.PACKET_KIND),
+        ([header(PacketKind.WRITE, 0, 9), 0], ErrorBit.LAYER),
+        ([header(PacketKind.READ, 5, 0)], ErrorBit.LAYER),
+    ],
+)
+def test_packets_that_mean_nothing_are_dropped_and_reported(device, transport, words, bit):
+    device.write_register("command", Command.INFER)
+    transport.step(500)
+    lasts = np.zeros(len(words), np.bool_)
+    lasts[-1] = True
+    transport.exchange(np.array(words, np.uint32), lasts, 0)
+    transport.step(10)
+    assert device.read_register("errors") == 1 << bit
+
+
+def test_a_label_that_is_no_class_is_reported(plan, device, transport):
+    x, y = data(plan, 1)
+    device.write_register("batch", BATCH)
+    device.write_register("command", Command.TRAIN)
+    transport.step(500)
+    words, lasts = packets.pack_samples(plan, x.to(torch.int16).numpy(), y.numpy())
+    words[1] = plan.loss.outputs
+    transport.exchange(words, lasts, BATCH * packets.answer_words(plan))
+    assert device.read_register("errors") == 1 << ErrorBit.LABEL
+
+
+def test_a_segment_command_while_samples_are_in_flight_is_refused(plan, device, transport):
+    x, y = data(plan, 1)
+    device.write_register("command", Command.TRAIN)
+    transport.step(500)
+    words, lasts = packets.pack_samples(plan, x[:1].to(torch.int16).numpy(), y[:1].numpy())
+    transport.exchange(words[:4], lasts[:4], 0)
+    transport.step(20)
+    device.write_register("command", Command.INFER)
+    assert device.read_register("command") == Command.TRAIN
+    assert device.read_register("errors") == 1 << ErrorBit.BUSY
+
+
+def test_another_design_is_refused_before_the_first_transfer(plan, transport):
+    other = chain((1, 6, 6), linear("linear", 3), sized=True)
+    with pytest.raises(DeviceError, match=f"board must hold design {other.identity}"):
+        BoardDevice(other, transport)
