@@ -13,13 +13,15 @@ from torch import Tensor
 
 from ..model.errors import DeviceError, InputError
 from ..model.hyper import Hyper
-from ..model.plan import Plan
+from ..model.plan import LayerPlan, Plan
 from ..model.registers import MAGIC, Command, ErrorBit, Memory, PacketKind, register_map
 from . import packets
 from .device import (
     Parameters,
     Progress,
     Transport,
+    check_name,
+    check_parameter,
     check_parameters,
     check_samples,
     check_targets,
@@ -104,11 +106,10 @@ class BoardDevice:
         sent = []
         for number, layer in enumerate(self.plan.trainable):
             for memory, tensors in ((Memory.MASTER, checked), (Memory.MOMENTUM, moving)):
-                bias = tensors[f"{layer.name}.bias"].numpy() if layer.bias else None
-                values = packets.pack_parameters(
-                    layer, tensors[f"{layer.name}.weight"].numpy(), bias
-                )
-                sent.append(packets.pack_write(number, memory, values))
+                sent.append(packets.pack_write(number, memory, _packed(layer, tensors)))
+        self._write(sent)
+
+    def _write(self, sent: list[tuple[packets.Words, npt.NDArray[np.bool_]]]) -> None:
         words, lasts = (np.concatenate(parts) for parts in zip(*sent, strict=True))
         self._exchange(words, lasts, 0)
         # A read is answered behind the writes, so its answer says that all of them are done.
@@ -117,18 +118,35 @@ class BoardDevice:
 
     def read_parameters(self) -> tuple[Parameters, Parameters]:
         memories: tuple[Parameters, Parameters] = ({}, {})
-        for number, layer in enumerate(self.plan.trainable):
+        for number in range(len(self.plan.trainable)):
             for memory, found in zip((Memory.MASTER, Memory.MOMENTUM), memories, strict=True):
-                values = self._read_memory(number, memory)
-                weight, bias = packets.unpack_parameters(layer, values)
-                tensor = torch.from_numpy(weight.astype(np.int64))
-                found[f"{layer.name}.weight"] = (
-                    tensor.flatten(1) if layer.kind == "linear" else tensor
-                )
-                if bias is not None:
-                    found[f"{layer.name}.bias"] = torch.from_numpy(bias.astype(np.int64))
+                found |= self._read_layer(number, memory)
         self._check_errors()
         return memories
+
+    def peek(self, name: str) -> Tensor:
+        return self._read_layer(self._number_of(name), Memory.MASTER)[name]
+
+    def poke(self, name: str, values: Tensor) -> None:
+        checked = check_parameter(self.plan, name, values)
+        number = self._number_of(name)
+        tensors = self._read_layer(number, Memory.MASTER) | {name: checked}
+        layer = self.plan.trainable[number]
+        self._write([packets.pack_write(number, Memory.MASTER, _packed(layer, tensors))])
+
+    def _number_of(self, name: str) -> int:
+        """Return the number of the trainable layer that has the tensor ``name``."""
+        layer, _, _ = check_name(self.plan, name).rpartition(".")
+        return [trainable.name for trainable in self.plan.trainable].index(layer)
+
+    def _read_layer(self, number: int, memory: Memory) -> Parameters:
+        layer = self.plan.trainable[number]
+        weight, bias = packets.unpack_parameters(layer, self._read_memory(number, memory))
+        tensor = torch.from_numpy(weight.astype(np.int64))
+        found = {f"{layer.name}.weight": tensor.flatten(1) if layer.kind == "linear" else tensor}
+        if bias is not None:
+            found[f"{layer.name}.bias"] = torch.from_numpy(bias.astype(np.int64))
+        return found
 
     def _read_memory(self, number: int, memory: Memory) -> packets.Int32:
         layer = self.plan.trainable[number]
@@ -261,6 +279,11 @@ class BoardDevice:
 
     def close(self) -> None:
         self.transport.close()
+
+
+def _packed(layer: LayerPlan, tensors: Parameters) -> npt.NDArray[np.integer]:
+    bias = tensors[f"{layer.name}.bias"].numpy() if layer.bias else None
+    return packets.pack_parameters(layer, tensors[f"{layer.name}.weight"].numpy(), bias)
 
 
 def _in_samples(progress: Progress | None, start: int, words_per_sample: int) -> Progress | None:

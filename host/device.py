@@ -23,6 +23,8 @@ __all__ = [
     "Parameters",
     "Progress",
     "Transport",
+    "check_name",
+    "check_parameter",
     "check_parameters",
     "check_samples",
     "check_targets",
@@ -49,6 +51,16 @@ class Device(Protocol):
 
     def read_parameters(self) -> tuple[Parameters, Parameters]:
         """Return master weights and momenta, int64 in torch's shapes."""
+
+    def peek(self, name: str) -> Tensor:
+        """Return one tensor of master weights, int64 in torch's shape, by its key in
+        ``state_dict()`` such as ``conv1.weight``; raises InputError for another name.
+        """
+
+    def poke(self, name: str, values: Tensor) -> None:
+        """Replace one tensor of master weights and nothing else, between two segments; raises
+        InputError for another name, dtype or shape, or a value outside the master format.
+        """
 
     def train(
         self, samples: Tensor, targets: Tensor, hyper: Hyper, progress: Progress | None = None
@@ -185,15 +197,43 @@ def check_parameters(plan: Plan, parameters: Mapping[str, Tensor], what: str) ->
         raise InputError(f"{what} must have the tensors {sorted(shapes)}, not {sorted(parameters)}")
     checked = {}
     for name, shape in shapes.items():
-        values = _integers(f"{what}[{name!r}]", parameters[name])
-        if tuple(values.shape) != shape:
-            raise InputError(
-                f"{what}[{name!r}] must have shape {list(shape)}, not {list(values.shape)}"
-            )
         chosen = plans[name].master if what == "masters" else plans[name].gradient
-        _check_range(f"{what}[{name!r}]", values, chosen)
-        checked[name] = values.long()
+        checked[name] = _tensor(f"{what}[{name!r}]", parameters[name], shape, chosen)
     return checked
+
+
+def check_name(plan: Plan, name: str) -> str:
+    """Return ``name`` when it is a trained tensor of the plan.
+
+    Raises
+    ------
+    InputError
+        For another name; the message lists the tensors there are.
+    """
+    names = list(parameter_shapes(plan))
+    if name not in names:
+        raise InputError(f"name must be one of {names}, not {name!r}")
+    return name
+
+
+def check_parameter(plan: Plan, name: str, values: Tensor) -> Tensor:
+    """Return the master weights ``values`` of one tensor as int64.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, another dtype or shape, or a value outside the master format.
+    """
+    name = check_name(plan, name)
+    return _tensor(name, values, parameter_shapes(plan)[name], parameter_plans(plan)[name].master)
+
+
+def _tensor(label: str, values: Tensor, shape: tuple[int, ...], chosen: Format) -> Tensor:
+    integers = _integers(label, values)
+    if tuple(integers.shape) != shape:
+        raise InputError(f"{label} must have shape {list(shape)}, not {list(integers.shape)}")
+    _check_range(label, integers, chosen)
+    return integers.long()
 
 
 def _integers(name: str, values: Tensor) -> Tensor:

@@ -11,7 +11,15 @@ from torch import Tensor
 from ..model.hyper import Hyper
 from ..model.network import Network
 from ..model.plan import Plan
-from .device import Parameters, Progress, check_parameters, check_samples, check_targets
+from .device import (
+    Parameters,
+    Progress,
+    check_name,
+    check_parameter,
+    check_parameters,
+    check_samples,
+    check_targets,
+)
 
 __all__ = ["GoldenDevice"]
 
@@ -39,6 +47,13 @@ class GoldenDevice:
             {name: tensor.clone() for name, tensor in masters.items()},
             {name: tensor.clone() for name, tensor in momenta.items()},
         )
+
+    def peek(self, name: str) -> Tensor:
+        return self.network.masters[check_name(self.plan, name)].clone()
+
+    def poke(self, name: str, values: Tensor) -> None:
+        masters, momenta = self.read_parameters()
+        self.network.load(masters | {name: check_parameter(self.plan, name, values)}, momenta)
 
     def train(
         self, samples: Tensor, targets: Tensor, hyper: Hyper, progress: Progress | None = None

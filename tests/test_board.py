@@ -8,28 +8,24 @@ from gradweave.host import packets
 from gradweave.host.board_device import BoardDevice
 from gradweave.host.golden_device import GoldenDevice
 from gradweave.model.errors import DeviceError
-from gradweave.model.hyper import Hyper
-from gradweave.model.network import Network
 from gradweave.model.plan import Plan
 from gradweave.model.registers import MAGIC, Command, ErrorBit, PacketKind, header
 from gradweave.model.schedule import steady_interval
 from gradweave.sim.simulate import simulate
-from gradweave.tests.plans import chain, conv, linear, maxpool, relu
-
-BATCH = 4
+from gradweave.tests.plans import chain, linear
+from gradweave.tests.small_board import (
+    BATCH,
+    assert_same_state,
+    data,
+    hyper,
+    masters,
+    small_board,
+)
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return chain(
-        (1, 6, 6),
-        conv("conv", 4, kernel=3, padding=1, a=2, b=1, delay=1, back_delay=1),
-        relu("relu", lanes=2),
-        maxpool("pool", 2, lanes=2),
-        linear("linear", 3, a=1, b=2, delay=1, back_delay=1),
-        probes=True,
-        sized=True,
-    )
+    return small_board(probes=True)
 
 
 @pytest.fixture(scope="module")
@@ -44,31 +40,6 @@ def device(plan, transport):
     device = BoardDevice(plan, transport)
     device.write_parameters(masters(plan))
     return device
-
-
-def masters(plan: Plan, seed: int = 1) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        name: torch.randint(-(1 << 27), 1 << 27, values.shape, generator=generator)
-        for name, values in Network(plan).masters.items()
-    }
-
-
-def data(plan: Plan, batches: int, seed: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    count = batches * BATCH
-    x = torch.randint(-(1 << 11), 1 << 11, (count, *plan.input_shape), generator=generator)
-    return x, torch.randint(0, plan.loss.outputs, (count,), generator=generator)
-
-
-def hyper(plan: Plan) -> Hyper:
-    return Hyper.of(plan, batch=BATCH, lr=0.1, momentum=0.5)
-
-
-def assert_same_state(device, golden):
-    for ours, theirs in zip(device.read_parameters(), golden.read_parameters(), strict=True):
-        for name, values in theirs.items():
-            assert torch.equal(ours[name], values), name
 
 
 def test_training_inference_and_training_again_equal_the_golden_model(plan, device):

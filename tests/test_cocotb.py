@@ -32,7 +32,7 @@ def packed(tmp_path):
         content = {
             "writes": np.array([[0, 5]], np.uint32),
             "reads": np.array([[0, 5], [8, 60], [12, 0x47574156]], np.uint32),
-            "ready": np.array([4, 1], np.uint32),
+            "ready": np.array([[4, 1, 0]], np.uint32),
             "words": words,
             "lasts": lasts,
             "answers": words + np.uint32(5),

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -15,7 +14,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from gradweave.host.board_device import BoardDevice
-from gradweave.host.checkpoint import load_checkpoint
 from gradweave.host.data import Batches
 from gradweave.host.golden_device import GoldenDevice
 from gradweave.host.progress import Bar
@@ -26,18 +24,13 @@ from gradweave.model.hyper import Hyper
 from gradweave.model.plan import LossPlan
 from gradweave.tests import killed_run
 from gradweave.tests.fake_board import FakeBoard
-from gradweave.tests.killed_run import make_loader, make_trainer
-
-
-def tensors_of(trainer):
-    masters, momenta = trainer.device.read_parameters()
-    return {**masters, **{f"momentum of {name}": tensor for name, tensor in momenta.items()}}
-
-
-def assert_same_weights(left, right):
-    first, second = tensors_of(left), tensors_of(right)
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+from gradweave.tests.killed_run import (
+    assert_same_weights,
+    interrupt_once,
+    make_loader,
+    make_trainer,
+    tensors_of,
+)
 
 
 def separable(count=48):
@@ -194,64 +187,28 @@ def test_resuming_without_a_checkpoint_starts_afresh(hand_plan, tmp_path):
     assert fresh.epoch == 1
 
 
-def wait_for(path, process):
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert process.poll() is None, "the run ended before its first checkpoint"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_run_resumes_to_the_very_weights(hand_plan, tmp_path, number):
-    (tmp_path / "plan.json").write_text(hand_plan.to_json())
-    path = tmp_path / "run.safetensors"
-    command = [sys.executable, killed_run.__file__, tmp_path / "plan.json", path, "4", "0.1"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
-    try:
-        wait_for(path, process)
-        time.sleep(0.2)
-        process.send_signal(number)
-        _, text = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    path, text = killed_run.killed(hand_plan, tmp_path, number, epochs=4, delay=0.1)
     assert (b"KeyboardInterrupt" in text) == (number == signal.SIGINT)
-    assert process.returncode != 0
-    done = load_checkpoint(path, hand_plan).epoch
-    assert 1 <= done < 4
     resumed = killed_run.run(hand_plan, path, 4, resume=True)
     straight = killed_run.run(hand_plan, tmp_path / "straight", 4)
     assert_same_weights(straight, resumed)
     assert os.listdir(tmp_path).count("run.safetensors") == 1
 
 
-def interrupt_once(device, after):
-    """Let Ctrl-C fall into the device's work, once, when ``after`` samples are done."""
-    train, pending = device.train, [True]
-
-    def interrupted(samples, targets, hyper, progress=None):
-        def watch(done):
-            if pending and done >= after:
-                pending.clear()
-                signal.raise_signal(signal.SIGINT)
-
-        return train(samples, targets, hyper, watch)
-
-    return interrupted
-
-
 @pytest.mark.parametrize("kind", ["golden", "board"])
 @pytest.mark.parametrize("kept", [True, False])
 def test_ctrl_c_leaves_a_device_that_can_go_on(hand_plan, tmp_path, kind, kept):
     straight = make_trainer(hand_plan)
-    straight.fit(make_loader(), 3)
+    straight.fit(make_loader(hand_plan), 3)
     trainer = make_trainer(hand_plan)
     if kind == "board":
         device = BoardDevice(hand_plan, FakeBoard(hand_plan))
         device.write_parameters(trainer.device.read_parameters()[0])
         trainer = Trainer(device, lr=0.03, momentum=0.9, weight_decay=0.01)
     path = tmp_path / "a" if kept else None
-    loader = make_loader()
+    loader = make_loader(hand_plan)
     trainer.fit(loader, 1, checkpoint=path)
     before = tensors_of(trainer)
     trainer.device.train = interrupt_once(trainer.device, 16)
@@ -276,7 +233,7 @@ def test_ctrl_c_while_saving_keeps_the_old_checkpoint(hand_plan, tmp_path, monke
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            trainer.fit(make_loader(), 2, checkpoint=path)
+            trainer.fit(make_loader(hand_plan), 2, checkpoint=path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a"]
 
@@ -287,7 +244,7 @@ def test_a_damaged_checkpoint_stops_the_run_before_it_starts(hand_plan, tmp_path
     before = tensors_of(trainer)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=f"^{re.escape(str(path))} is cut short"):
-        trainer.fit(make_loader(), 2, checkpoint=path, resume=True)
+        trainer.fit(make_loader(hand_plan), 2, checkpoint=path, resume=True)
     assert all(torch.equal(before[name], tensor) for name, tensor in tensors_of(trainer).items())
 
 

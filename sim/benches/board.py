@@ -3,10 +3,11 @@
 Variables (given as ``parameters`` of ``run_bench``):
 
 ``GRADWEAVE_WORDS``
-    an npz with ``writes`` uint32 [n, 2] (address, value), ``reads`` uint32 [n, 2] (address,
+    npz files, one after another without a reset between them, with ``os.pathsep`` between their
+    names. Each has ``writes`` uint32 [n, 2] (address, value), ``reads`` uint32 [n, 2] (address,
     expected value, after all answers), ``words`` uint32, ``lasts`` bool, ``answers`` uint32,
-    ``answer_lasts`` bool; optionally ``ready`` uint32 [address, mask]: before the words, wait until
-    the register's masked bits are 0
+    ``answer_lasts`` bool; optionally ``ready`` uint32 [n, 3] (address, mask, value): between writes
+    and words, wait until each register's masked bits have that value
 ``GRADWEAVE_PAUSE``
     probability that either stream pauses in a cycle, by default 0
 ``GRADWEAVE_CYCLES``
@@ -44,15 +45,16 @@ def pauses(probability: float, random_bits: random.Random) -> Iterator[bool]:
 
 @cocotb.test()
 async def board_answers_every_word_in_order(dut):
-    data = np.load(os.environ["GRADWEAVE_WORDS"], allow_pickle=False)
+    paths = os.environ["GRADWEAVE_WORDS"].split(os.pathsep)
+    steps = [np.load(path, allow_pickle=False) for path in paths]
     cycles = int(os.environ.get("GRADWEAVE_CYCLES", "1000000"))
     bench = Bench(dut)
     try:
-        await with_timeout(bench.run(data), cycles * PERIOD_NS, "ns")
+        await with_timeout(bench.run(steps), cycles * PERIOD_NS, "ns")
     except SimTimeoutError:
+        wanted = sum(len(data["answers"]) for data in steps)
         raise AssertionError(
-            f"board must give {len(data['answers'])} words within {cycles} cycles, but gave "
-            f"{bench.checked}"
+            f"board must give {wanted} words within {cycles} cycles, but gave {bench.checked}"
         ) from None
 
 
@@ -75,13 +77,16 @@ class Bench:
                 drawn = random.Random(cocotb.RANDOM_SEED * 2 + n)
                 stream.set_pause_generator(pauses(probability, drawn))
 
-    async def run(self, data):
+    async def run(self, steps):
         await self.reset()
+        for data in steps:
+            await self.step(data)
+
+    async def step(self, data):
         for address, value in data["writes"].tolist():
             await self.registers.write_dword(address, value)
-        if "ready" in data:
-            address, mask = data["ready"].tolist()
-            while await self.registers.read_dword(address) & mask:
+        for address, mask, value in data["ready"].tolist() if "ready" in data else ():
+            while await self.registers.read_dword(address) & mask != value:
                 pass
         for frame in frames(data["words"], data["lasts"]):
             await self.source.send(AxiStreamFrame(frame))
@@ -99,16 +104,17 @@ class Bench:
         await RisingEdge(self.dut.clk)
 
     async def check(self, answers, lasts):
-        while self.checked < len(answers):
+        start = self.checked
+        while self.checked < start + len(answers):
             frame = await self.sink.recv()
             for n, word in enumerate(frame.tdata):
-                at = self.checked
+                at = self.checked - start
                 assert at < len(answers), f"board must give {len(answers)} words, but gives more"
                 assert word == answers[at], (
-                    f"answer {at} must be 0x{answers[at]:08x}, not 0x{word:08x}"
+                    f"answer {self.checked} must be 0x{answers[at]:08x}, not 0x{word:08x}"
                 )
                 last = n == len(frame.tdata) - 1
-                assert last == lasts[at], f"answer {at} must have last = {lasts[at]}"
+                assert last == lasts[at], f"answer {self.checked} must have last = {lasts[at]}"
                 self.checked += 1
 
 
