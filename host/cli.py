@@ -44,26 +44,40 @@ class VersionsKind(str, Enum):
 Subject = Annotated[
     str,
     typer.Argument(
-        metavar="WHAT", help="digits, mnist, or FILE.py:NAME, a module or what makes one"
+        metavar="WHAT",
+        help="digits; mnist (needs --data); or FILE.py:NAME, a torch module or what makes one",
     ),
 ]
 Data = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", help="folder of MNIST, or .npz/.safetensors with x and y"),
+    typer.Option(
+        metavar="PATH",
+        help="mnist: folder of the four IDX files; FILE.py: an .npz or .safetensors with x and y, "
+        "instead of its function data()",
+    ),
 ]
 Batch = Annotated[int, typer.Option(min=1, help="samples per mini-batch")]
-BoardName = Annotated[str, typer.Option(help="board whose budget the plan keeps")]
+BoardName = Annotated[
+    str, typer.Option(help="board whose budget the plan keeps; a wrong name lists all")
+]
 Versions = Annotated[
-    VersionsKind, typer.Option(help="flush: plain SGD; delayed: keeps the pipeline full")
+    VersionsKind,
+    typer.Option(
+        help="flush: plain SGD; delayed: keeps the pipeline full with weights some updates old, "
+        "wants less momentum or a lower rate"
+    ),
 ]
 Interval = Annotated[
-    int | None, typer.Option(min=1, help="cycles per sample to reach at the least cost")
+    int | None,
+    typer.Option(
+        min=1, help="cycles per sample to reach at the least cost; else as fast as the board allows"
+    ),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="of first weights, order and split")]
+Seed = Annotated[int, typer.Option(min=0, help="of first weights, order of samples and split")]
 Json = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="write the figures here too")
 ]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="where results go")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="where results go, instead")]
 
 
 @app.callback()
@@ -73,7 +87,7 @@ def options(
     """Options of every command."""
 
 
-@app.command()
+@app.command(short_help="List tools, and what a missing one disables.")
 def doctor(json: Json = None) -> None:
     """List every tool that was found, its version, and what a missing one disables."""
     from . import commands
@@ -81,21 +95,23 @@ def doctor(json: Json = None) -> None:
     commands.doctor(json)
 
 
-@app.command()
+@app.command(short_help="Train on real digits in RTL, and compare.")
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="where results go")] = Path("build/demo"),
-    epochs: Annotated[int | None, typer.Option(min=1, help="instead of the demo's own")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="instead of 10")] = None,
     json: Json = None,
 ) -> None:
-    """Train a CNN on real digits in simulated hardware and compare every tensor with the golden
-    model.
+    """Train a CNN on real digits in simulated hardware, and compare it with the golden model:
+    every tensor of 8 mini-batches, and the whole training's history and final weights.
+
+    Exits with 1 when anything differs or accuracy or interval are not as promised.
     """
     from .demo import run_demo
 
     raise typer.Exit(run_demo(out, epochs, json))
 
 
-@app.command()
+@app.command(short_help="Train a network in simulated hardware.")
 def train(
     what: Subject,
     data: Data = None,
@@ -123,6 +139,8 @@ def train(
 ) -> None:
     """Train a network on its data; writes weights, checkpoint, figures and pictures to
     build/train/NAME.
+
+    Ctrl-C keeps the epochs that are whole; --resume goes on from there.
     """
     from . import commands
 
@@ -143,7 +161,7 @@ def train(
     )
 
 
-@app.command()
+@app.command(short_help="Print foldings, intervals and cost.")
 def plan(
     what: Subject,
     data: Data = None,
@@ -155,14 +173,16 @@ def plan(
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="write the plan (JSON)")] = None,
     json: Json = None,
 ) -> None:
-    """Choose every engine's folding and print the plan as a table."""
+    """Choose every layer's folding and print the plan as a table: multiplications, folding,
+    interval and estimated cost of every engine.
+    """
     from . import commands
 
     compiling = commands.Compiling(batch, versions.value, board, interval, seed)
     commands.plan(what, data, save=save, json_file=json, compiling=compiling)
 
 
-@app.command()
+@app.command(short_help="Write Verilog, plan and register map.")
 def build(
     what: Annotated[str, typer.Argument(metavar="WHAT", help="as for train, or a saved plan.json")],
     data: Data = None,
@@ -180,7 +200,7 @@ def build(
     commands.build(what, data, out=out, compiling=compiling)
 
 
-@app.command()
+@app.command(short_help="Compare every tensor of RTL and golden.")
 def verify(
     what: Subject,
     data: Data = None,
@@ -200,7 +220,11 @@ def verify(
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """Train a few mini-batches in hardware and in the golden model and compare every tensor."""
+    """Train a few mini-batches in simulated hardware and in the golden model and compare every
+    tensor, saturation count and final parameter.
+
+    Exits with 1 and names layer, tensor, sample and index of the first difference.
+    """
     from . import commands
 
     compiling = commands.Compiling(batch, versions.value, board, interval, seed)
@@ -217,19 +241,22 @@ def verify(
     )
 
 
-@app.command()
+@app.command(short_help="Measure the pipeline, or LeNet-5 on MNIST.")
 def bench(
     name: Annotated[str, typer.Argument(metavar="NAME", help="pipeline or mnist")] = "pipeline",
     data: Data = None,
     json: Json = None,
 ) -> None:
-    """Measure; writes build/bench/NAME.json. Needs a clone of the repository."""
+    """Measure; writes build/bench/NAME.json. Needs a clone of the repository.
+
+    pipeline takes some minutes; mnist, LeNet-5 for an epoch in RTL, an hour or more.
+    """
     from . import commands
 
     commands.bench(name, data, json)
 
 
-@app.command()
+@app.command(short_help="Print the figures of a run as a table.")
 def report(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="a summary.json of train, demo or bench")

@@ -261,7 +261,7 @@ def verify(
 
 
 def bench(name: str, data: Path | None, json_file: Path | None) -> None:
-    """Run ``bench/NAME.py``, whose ``run(data)`` returns the figures, and write them down."""
+    """Run the bench of that name, whose ``run(data)`` returns figures, and write them down."""
     from .report import summary_table
 
     if name not in BENCHES:

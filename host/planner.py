@@ -56,10 +56,10 @@ def plan_design(
     ----------
     batch : int, samples per mini-batch that the plan is made for: with ``"delayed"`` versions no
         engine waits for an update at this size or above
-    batch_max : int, samples; the largest mini-batch that the hardware can sum; ``batch`` by
-    default versions : ``"flush"`` (every mini-batch waits for the update before it),
-    ``"delayed"`` (the least
-        delays with which nothing waits) or the delay of every trainable layer, in mini-batches
+    batch_max : int, samples; the largest mini-batch that the hardware can sum; ``batch`` by default
+    versions : ``"flush"`` (every mini-batch waits for the update before it), ``"delayed"`` (the
+        least delays with which nothing waits) or the delay of every trainable layer, in
+        mini-batches
     back_versions : the same for error backpropagation; as ``versions`` by default
     interval : int, cycles per sample to keep
     dsp : int, DSP slices, instead of the board's

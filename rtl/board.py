@@ -212,14 +212,15 @@ class Board(wiring.Component):
 
         strobe, written = strobes["command"]
         cycles_high, cycles_upper = strobes["cycles"]
-        m.d.comb += written.eq(axil.write_data)
+        # A command acts a cycle after its write, so that no path runs from the bus to every layer.
+        m.d.sync += [written.eq(axil.write_data), strobe.eq(0)]
         with m.Switch(axil.address):
             for register in register_map(self.plan):
                 with m.Case(register.address):
                     with m.If(axil.read):
                         m.d.sync += axil.read_data.eq(values[register.name])
                     if register.name == "command":
-                        m.d.comb += strobe.eq(axil.write)
+                        m.d.sync += strobe.eq(axil.write)
                     elif register.access == "rw":
                         with m.If(axil.write):
                             m.d.sync += writable[register.name].eq(axil.write_data)

@@ -54,6 +54,14 @@ LOADERS = {
         [((X[:4] * 255).to(torch.uint8), Y[:4])],
         "x of mini-batch 0 must be float32 or float64, not uint8",
     ),
+    "half": (
+        [(X[:4].half(), Y[:4])],
+        "x of mini-batch 0 must be float32 or float64, not float16",
+    ),
+    "complex": (
+        [(X[:4].to(torch.complex64), Y[:4])],
+        "x of mini-batch 0 must be float32 or float64, not complex64",
+    ),
     "list": (
         [(X[:4].tolist(), Y[:4])],
         "x of mini-batch 0 must be a torch tensor, not list",
@@ -171,6 +179,11 @@ def damaged_model():
 
 MODELS = {
     "nan_weight": (damaged_model, gw.InputError, "3.weight must be finite, not nan at [2, 5]"),
+    "half_weights": (
+        lambda: small_model().half(),
+        gw.UnsupportedError,
+        "0.weight must be float32 or float64, not float16: call model.float() first",
+    ),
     "nothing_to_train": (
         lambda: nn.Sequential(nn.MaxPool2d(8), nn.Flatten()),
         gw.UnsupportedError,

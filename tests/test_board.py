@@ -55,6 +55,40 @@ def test_training_inference_and_training_again_equal_the_golden_model(plan, devi
         assert_same_state(device, golden)
 
 
+def test_memories_start_at_zero_as_in_the_golden_model(plan):
+    with simulate(plan) as simulation:
+        device, golden = BoardDevice(plan, simulation), GoldenDevice(plan)
+        assert_same_state(device, golden)
+        # Not even a parameter needs to be written before the first segment.
+        x, y = data(plan, 3)
+        assert torch.equal(device.train(x, y, hyper(plan)), golden.train(x, y, hyper(plan)))
+        assert_same_state(device, golden)
+
+
+def test_a_board_reset_in_mid_training_starts_again_with_the_same_bits_and_cycles(plan):
+    with simulate(plan) as simulation:
+        device = BoardDevice(plan, simulation)
+        x, y = data(plan, 3)
+        runs = []
+        for seed in (1, 7, 1):
+            device.write_parameters(masters(plan, seed))
+            logits = device.train(x, y, hyper(plan))
+            runs.append((logits, device.read_parameters(), device.counters()))
+            # Samples, errors and gradient sums of a mini-batch are left in the board.
+            device.write_register("command", Command.TRAIN)
+            simulation.step(500)
+            words, lasts = packets.pack_samples(plan, x[:3].to(torch.int16).numpy(), y[:3].numpy())
+            simulation.exchange(words[:-5], lasts[:-5], 2 * packets.answer_words(plan))
+            simulation.reset()
+        first, other, again = runs
+        assert not torch.equal(first[0], other[0])
+        assert torch.equal(first[0], again[0])
+        for left, right in zip(first[1], again[1], strict=True):
+            assert all(torch.equal(left[name], right[name]) for name in left)
+        timed = ("samples", "first_cycle", "last_cycle", "conv.fp.busy", "linear.wg.starved")
+        assert {name: first[2][name] for name in timed} == {name: again[2][name] for name in timed}
+
+
 def test_inference_changes_no_parameter(plan, device):
     before = device.read_parameters()
     device.infer(data(plan, 2)[0])

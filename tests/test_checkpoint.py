@@ -165,3 +165,13 @@ def test_another_design_is_refused(hand_plan, state, tmp_path):
     )
     with pytest.raises(CheckpointError, match=f"^{re.escape(message)}$"):
         load_checkpoint(tmp_path / "a", hand_plan)
+
+
+def test_weights_of_another_folding_are_refused(hand_plan, state, tmp_path):
+    conv, *rest = hand_plan.layers
+    folded = dataclasses.replace(hand_plan, layers=(dataclasses.replace(conv, a=4), *rest))
+    assert parameter_shapes(folded) == parameter_shapes(hand_plan)
+    save_checkpoint(tmp_path / "a", folded, state)
+    message = f"a was made by design {folded.identity} (hand), not {hand_plan.identity} (hand)"
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        load_checkpoint(tmp_path / "a", hand_plan)

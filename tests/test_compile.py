@@ -97,6 +97,36 @@ def test_the_first_trainable_layer_passes_no_error_down():
     assert [layer.backward for layer in plan.layers] == [False, False]
 
 
+def test_a_bias_counts_in_full_and_its_absence_is_no_bias():
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Conv2d(1, 2, 8, bias=False), nn.Flatten(), nn.Linear(2, 3))
+    design = gw.compile(model, X, batch=4)
+    assert list(design.masters) == ["0.weight", "2.weight", "2.bias"]
+    assert design.plan.layer("0").bias is None
+    device = design.golden()
+    samples = design.quantize_input(X)
+    before = device.infer(samples)
+    bias = design.plan.layer("2").bias
+    device.poke("2.bias", device.peek("2.bias") + (1 << bias.master.frac))
+    # A bias that is larger by 1.0 makes every logit larger by 1.0, but for one rounding.
+    difference = device.infer(samples) - before - (1 << design.plan.loss.feature.frac)
+    assert difference.abs().max() <= 1
+
+
+@pytest.mark.parametrize("channels", [1, 7, 16, 17])
+def test_any_number_of_channels_gets_blocks_that_divide_it(channels):
+    torch.manual_seed(2)
+    model = nn.Sequential(
+        nn.Conv2d(1, channels, 3), nn.ReLU(), nn.MaxPool2d(6), nn.Flatten(), nn.Linear(channels, 3)
+    )
+    design = gw.compile(model, X, targets=Y, batch=4)
+    conv, relu, _, linear = design.plan.layers
+    assert (channels % conv.a, channels % relu.lanes, channels % linear.b) == (0, 0, 0)
+    logits = design.golden().infer(design.quantize_input(X)).double() * 2.0**-linear.o_feature.frac
+    # Features and logits have at least 9 fraction bits here; 2 of rounding for each channel.
+    assert (logits - model(X)).abs().max() < 2 * (channels + 2) * 2.0**-9
+
+
 def test_a_saved_design_comes_back(design, tmp_path):
     design.save(tmp_path / "design")
     found = gw.Design.load(tmp_path / "design")

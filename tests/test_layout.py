@@ -30,6 +30,7 @@ LEAVES = (
 )
 LAYERS = ("conv", "cross_entropy", "linear", "maxpool", "mse", "relu", "update")
 CODE = ("model", "rtl", "boards", "sim", "host", "tests", "bench", "examples")
+NAMED_FOLDERS = ("bench", "boards", "docs", "host", "model", "rtl", "scripts", "sim", "tests")
 LONGEST_FILE = 400
 LONGEST_LINE = 100
 UNSAFE = {"eval", "exec", "pickle.load", "pickle.loads", "torch.load", "numpy.load", "np.load"}
@@ -155,6 +156,20 @@ def test_modules_say_what_they_are_and_what_they_export(path):
 def _export_order(name: str) -> tuple[int, str]:
     """Constants, classes, then functions: the order that ruff keeps."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+@pytest.mark.parametrize("path", PYTHON)
+def test_paths_that_a_docstring_names_exist(path):
+    named = re.findall(rf"``((?:{'|'.join(NAMED_FOLDERS)})/[^`\s]*)``", path.read_text())
+    assert [text for text in named if not (ROOT / text).exists()] == []
+
+
+@pytest.mark.parametrize("path", PACKAGE)
+def test_modules_name_their_test(path):
+    # __init__.py of the root is told by its imports; __main__.py only calls the command line.
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    if path.name not in ("__init__.py", "__main__.py"):
+        assert re.search(r"``tests/", docstring), f"{name_of(path)} must name its test"
 
 
 @pytest.mark.parametrize("path", PYTHON)
