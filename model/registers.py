@@ -72,7 +72,7 @@ class Command(IntEnum):
 
 
 class ErrorBit(IntEnum):
-    """Sticky bits of the ``errors`` register, cleared by a segment command."""
+    """Sticky bits of the ``errors`` register, cleared by a segment command and by RESET."""
 
     PACKET_KIND = 0  # a packet of unknown kind, or a sample of the other mode
     PACKET_LENGTH = 1  # last came early or late
@@ -105,7 +105,7 @@ _FIXED = [
         "write 1 to start a training segment, 2 an inference segment, 3 to reset; "
         "reads as the running one",
     ),
-    ("status", "ro", "bit 0: a weights reload or an update sweep is running"),
+    ("status", "ro", "bit 0: a reload or an update runs, or samples wait for theirs"),
     ("errors", "ro", "sticky error bits, see ErrorBit"),
     ("batch", "rw", "samples per mini-batch, 1 to batch_max"),
     ("lr_mantissa", "rw", "learning rate = lr_mantissa * 2**-lr_shift; 16 bits"),

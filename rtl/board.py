@@ -59,7 +59,8 @@ class Board(wiring.Component):
 
     Plain ports: ``s_axil_*`` (registers, ``model/registers.py``), ``s_axis_*`` in and ``m_axis_*``
     out (packets), and with ``plan.probes`` a valid and a data port per probe (``rtl/probes.py``).
-    The reset command empties every stream and counter; parameters stay in their memories.
+    The reset command empties every stream and clears the layers' counters; parameters stay in their
+    memories.
     """
 
     def __init__(self, plan: Plan):
@@ -170,7 +171,7 @@ class Board(wiring.Component):
         values = {
             "magic": MAGIC,
             "command": command,
-            "status": chain.busy,
+            "status": chain.busy | strobe,
             "errors": errors,
             "samples": samples,
             "cycles": cycles[:32],

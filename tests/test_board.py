@@ -174,6 +174,22 @@ def test_a_segment_command_while_samples_are_in_flight_is_refused(plan, device, 
     assert device.read_register("errors") == 1 << ErrorBit.BUSY
 
 
+def test_a_segment_command_before_the_last_update_is_refused(plan, device, transport):
+    x, y = data(plan, 1)
+    device.write_register("batch", BATCH)
+    device.write_register("command", Command.TRAIN)
+    transport.step(500)
+    words, lasts = packets.pack_samples(plan, x.to(torch.int16).numpy(), y.numpy())
+    transport.exchange(words, lasts, BATCH * packets.answer_words(plan))
+    device.write_register("command", Command.INFER)
+    assert device.read_register("errors") == 1 << ErrorBit.BUSY
+    assert device.read_register("status") == 1
+    transport.step(5000)
+    assert device.read_register("status") == 0
+    device.write_register("command", Command.INFER)
+    assert device.read_register("command") == Command.INFER
+
+
 def test_another_design_is_refused_before_the_first_transfer(plan, transport):
     other = chain((1, 6, 6), linear("linear", 3), sized=True)
     with pytest.raises(DeviceError, match=f"board must hold design {other.identity}"):

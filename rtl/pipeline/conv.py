@@ -173,7 +173,7 @@ class Conv(wiring.Component):
             update.start.eq(self.start),
             update.dumping.eq(self.dumping),
             update.select.eq(self.select),
-            self.busy.eq(update.busy),
+            self.busy.eq(update.busy | ~versions.drained),
             self.saturated.weight.eq(update.clipped_weight),
             self.weight_valid.eq(update.write_weights & ~update.sweep_all),
             self.bias_valid.eq(update.write_bias & ~update.sweep_all),

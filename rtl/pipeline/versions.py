@@ -40,6 +40,7 @@ class Versions(wiring.Component):
     wg_bank, sweep_bank : Out, gradient banks
     fp_write_base, eb_write_base, bias_write_base : Out, first word of the bank that the next
         version goes to
+    drained : Out(1), every sample that FP has begun is part of a finished version
     version : Out(32), versions finished
     """
 
@@ -71,6 +72,7 @@ class Versions(wiring.Component):
                 "fp_write_base": Out(fp),
                 "bias_write_base": Out(bias),
                 "eb_write_base": Out(eb),
+                "drained": Out(1),
                 "version": Out(32),
             }
         )
@@ -84,9 +86,10 @@ class Versions(wiring.Component):
         with m.If(swept):
             m.d.sync += self.version.eq(self.version + 1)
 
-        fp_end = self._batch_end(m, self.fp_done, "fp")
-        wg_end = self._batch_end(m, self.wg_done, "wg")
-        self._credit(m, self.fp_go, fp_end, swept, layer.fp_banks, "fp")
+        fp_end, fp_sample = self._batch_end(m, self.fp_done, "fp")
+        wg_end, _ = self._batch_end(m, self.wg_done, "wg")
+        fp_credit = self._credit(m, self.fp_go, fp_end, swept, layer.fp_banks, "fp")
+        m.d.comb += self.drained.eq((fp_sample == 0) & (fp_credit == layer.fp_banks))
         self._credit(m, self.wg_go, wg_end, swept, layer.gradient_banks, "wg")
         fp_step = self._reading(m, fp_end, layer.delay, "fp")
         self._ring(
@@ -104,7 +107,7 @@ class Versions(wiring.Component):
 
         finished = [self._finished(m, wg_end, layer.gradient_banks, "wg")]
         if layer.backward:
-            eb_end = self._batch_end(m, self.eb_done, "eb")
+            eb_end, _ = self._batch_end(m, self.eb_done, "eb")
             self._credit(m, self.eb_go, eb_end, swept, layer.eb_banks, "eb")
             eb_step = self._reading(m, eb_end, layer.back_delay, "eb")
             self._ring(m, eb_step, [(self.eb_base, words)], layer.eb_banks, 0)
@@ -124,14 +127,14 @@ class Versions(wiring.Component):
         return signal
 
     def _batch_end(self, m, done, name):
-        """High with the ``done`` of a mini-batch's last sample."""
+        """High with the ``done`` of a mini-batch's last sample; and the sample's number in it."""
         sample = self._new(range(self.batch_max), f"{name}_sample")
         end = Signal(name=f"{name}_batch_end")
         last = sample + 1 >= self.batch
         m.d.comb += end.eq(done & self.training & last)
         with m.If(done & self.training):
             m.d.sync += sample.eq(Mux(last, 0, sample + 1))
-        return end
+        return end, sample
 
     def _credit(self, m, go, end, swept, ahead, name):
         """An engine may be ``ahead`` mini-batches of the finished versions, the present one
@@ -141,6 +144,7 @@ class Versions(wiring.Component):
         m.d.comb += go.eq(credit != 0)
         with m.If(end != swept):
             m.d.sync += credit.eq(Mux(end, credit - 1, credit + 1))
+        return credit
 
     def _finished(self, m, end, ahead, name):
         """High while a finished mini-batch waits for its sweep."""
