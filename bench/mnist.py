@@ -2,7 +2,7 @@
 
 ``make bench-mnist DATA=DIR`` writes ``build/bench/mnist.json``. LeNet-5's first convolution has one
 input and six output channels, so at most six multipliers an engine, and sets an interval of 17,956
-cycles: the epoch is about 1.08e9 cycles, an hour or more of simulation. The board's weights are
+cycles: the epoch is about 1.08e9 cycles, about two hours of simulation. The board's weights are
 kept in ``build/bench/mnist.safetensors``.
 """
 

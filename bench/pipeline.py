@@ -19,10 +19,10 @@ from bench.bare import run_bare
 from bench.cocotb_speed import cocotb_cycles_per_second
 from bench.golden import golden_slowdown
 from gradweave.host import packets
-from gradweave.host.board_device import HYPER_REGISTERS, BoardDevice
+from gradweave.host.board_device import BoardDevice
 from gradweave.host.demo import measured_interval
 from gradweave.model.hyper import Hyper
-from gradweave.model.registers import Command
+from gradweave.model.registers import HYPER_REGISTERS, Command
 from gradweave.model.schedule import steady_interval
 from gradweave.rtl.generate import verilog
 

@@ -14,7 +14,15 @@ from torch import Tensor
 from ..model.errors import DeviceError, InputError
 from ..model.hyper import Hyper
 from ..model.plan import LayerPlan, Plan
-from ..model.registers import MAGIC, Command, ErrorBit, Memory, PacketKind, register_map
+from ..model.registers import (
+    HYPER_REGISTERS,
+    MAGIC,
+    Command,
+    ErrorBit,
+    Memory,
+    PacketKind,
+    register_map,
+)
 from . import packets
 from .device import (
     Parameters,
@@ -32,15 +40,6 @@ __all__ = ["BoardDevice"]
 POLL_CYCLES = 256
 IDLE_CYCLES = 100_000
 EXCHANGE_WORDS = 1 << 24  # words in one exchange: bounds the memory of a long segment
-HYPER_REGISTERS = (
-    "batch",
-    "lr_mantissa",
-    "lr_shift",
-    "momentum",
-    "nesterov",
-    "decay_mantissa",
-    "decay_shift",
-)
 
 _ERROR_TEXTS = {
     ErrorBit.PACKET_KIND: "a packet of unknown kind or of the other mode",

@@ -249,7 +249,7 @@ def bench(
 ) -> None:
     """Measure; writes build/bench/NAME.json. Needs a clone of the repository.
 
-    pipeline takes some minutes; mnist, LeNet-5 for an epoch in RTL, an hour or more.
+    pipeline takes some minutes; mnist, LeNet-5 for an epoch in RTL, about two hours.
     """
     from . import commands
 

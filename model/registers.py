@@ -29,6 +29,7 @@ from .plan import LayerPlan, Plan
 
 __all__ = [
     "ENGINE_COUNTERS",
+    "HYPER_REGISTERS",
     "MAGIC",
     "Command",
     "ErrorBit",
@@ -128,6 +129,17 @@ _FIXED = [
         "value of cycles (low half) when the segment's latest logits were complete",
     ),
 ]
+
+# What a training segment is set up with, beside the command: fields of ``Hyper`` by their names.
+HYPER_REGISTERS = (
+    "batch",
+    "lr_mantissa",
+    "lr_shift",
+    "momentum",
+    "nesterov",
+    "decay_mantissa",
+    "decay_shift",
+)
 
 ENGINE_COUNTERS = {
     "busy": "cycles in which the engine issued a beat to its multipliers",

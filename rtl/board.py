@@ -15,7 +15,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect
 
 from ..model.plan import Plan
-from ..model.registers import MAGIC, Command, ErrorBit, register_map
+from ..model.registers import HYPER_REGISTERS, MAGIC, Command, ErrorBit, register_map
 from .packet_reader import PacketReader
 from .packet_writer import PacketWriter
 from .parts.axi_lite import ADDRESS_WIDTH, AxiLite
@@ -43,15 +43,6 @@ _AXIL = {
     "rvalid": Out(1),
     "rready": In(1),
 }
-_WRITABLE = (
-    "batch",
-    "lr_mantissa",
-    "lr_shift",
-    "momentum",
-    "nesterov",
-    "decay_mantissa",
-    "decay_shift",
-)
 
 
 class Board(wiring.Component):
@@ -192,7 +183,9 @@ class Board(wiring.Component):
         identity = int(self.plan.identity, 16)
         values |= {f"identity_{n}": identity >> (32 * n) & 0xFFFFFFFF for n in range(4)}
         chain = self.chain
-        hyper = {name: Signal(chain.hyper.shape()[name].shape, name=name) for name in _WRITABLE[1:]}
+        hyper = {
+            name: Signal(chain.hyper.shape()[name].shape, name=name) for name in HYPER_REGISTERS[1:]
+        }
         batch = Signal(range(self.plan.batch_max + 1), init=1)
         m.d.comb += [chain.hyper[name].eq(signal) for name, signal in hyper.items()]
         m.d.comb += chain.batch.eq(batch)

@@ -7,10 +7,17 @@ import pytest
 import torch
 
 from gradweave.host import packets
-from gradweave.host.board_device import HYPER_REGISTERS
 from gradweave.host.golden_device import GoldenDevice
 from gradweave.model.errors import VerifyError
-from gradweave.model.registers import MAGIC, Command, Memory, PacketKind, header, register_map
+from gradweave.model.registers import (
+    HYPER_REGISTERS,
+    MAGIC,
+    Command,
+    Memory,
+    PacketKind,
+    header,
+    register_map,
+)
 from gradweave.sim.cocotb_run import run_bench
 from gradweave.sim.simulate import generate
 from gradweave.tests.small_board import BATCH, data, hyper, masters, small_board
