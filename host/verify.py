@@ -62,9 +62,9 @@ class VerifyReport:
     """
 
     batches: int
-    tensors_compared: int = 0
     values: dict[str, int] = field(default_factory=dict)
     difference: Difference | None = None
+    tensors_compared: int = 0
 
     @property
     def bit_exact(self) -> bool:
