@@ -151,22 +151,24 @@ def test_packets_that_mean_nothing_are_dropped_and_reported(device, transport, w
     assert device.read_register("errors") == 1 << bit
 
 
-def test_a_label_that_is_no_class_is_reported(plan, device, transport):
+def begin_training(plan, device, transport):
+    """Start a training segment and return the packets of its first mini-batch, not yet sent."""
     x, y = data(plan, 1)
     device.write_register("batch", BATCH)
     device.write_register("command", Command.TRAIN)
     transport.step(500)
-    words, lasts = packets.pack_samples(plan, x.to(torch.int16).numpy(), y.numpy())
+    return packets.pack_samples(plan, x.to(torch.int16).numpy(), y.numpy())
+
+
+def test_a_label_that_is_no_class_is_reported(plan, device, transport):
+    words, lasts = begin_training(plan, device, transport)
     words[1] = plan.loss.outputs
     transport.exchange(words, lasts, BATCH * packets.answer_words(plan))
     assert device.read_register("errors") == 1 << ErrorBit.LABEL
 
 
 def test_a_segment_command_while_samples_are_in_flight_is_refused(plan, device, transport):
-    x, y = data(plan, 1)
-    device.write_register("command", Command.TRAIN)
-    transport.step(500)
-    words, lasts = packets.pack_samples(plan, x[:1].to(torch.int16).numpy(), y[:1].numpy())
+    words, lasts = begin_training(plan, device, transport)
     transport.exchange(words[:4], lasts[:4], 0)
     transport.step(20)
     device.write_register("command", Command.INFER)
@@ -175,11 +177,7 @@ def test_a_segment_command_while_samples_are_in_flight_is_refused(plan, device, 
 
 
 def test_a_segment_command_before_the_last_update_is_refused(plan, device, transport):
-    x, y = data(plan, 1)
-    device.write_register("batch", BATCH)
-    device.write_register("command", Command.TRAIN)
-    transport.step(500)
-    words, lasts = packets.pack_samples(plan, x.to(torch.int16).numpy(), y.numpy())
+    words, lasts = begin_training(plan, device, transport)
     transport.exchange(words, lasts, BATCH * packets.answer_words(plan))
     device.write_register("command", Command.INFER)
     assert device.read_register("errors") == 1 << ErrorBit.BUSY
