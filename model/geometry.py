@@ -9,9 +9,18 @@ Leaf of the standard library, used by planner, RTL and the timing model.
 Test: ``tests/test_geometry.py``.
 """
 
+import math
 from dataclasses import dataclass
 
-__all__ = ["Position", "Walk", "backward_walk", "forward_walk", "output_size"]
+__all__ = [
+    "Position",
+    "Walk",
+    "adaptive_backward_walk",
+    "adaptive_walk",
+    "backward_walk",
+    "forward_walk",
+    "output_size",
+]
 
 
 @dataclass(frozen=True)
@@ -47,41 +56,84 @@ class Walk:
         return sum(max(1, position.taps) for position in self.positions)
 
 
-def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
+def output_size(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
     """Positions of a kernel on an axis of ``size`` entries with ``padding`` on both ends (floor
     mode).
     """
-    return (size + 2 * padding - kernel) // stride + 1
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def forward_walk(size: int, kernel: int, stride: int, padding: int) -> Walk:
-    """Walk the outputs: output ``y`` reads source ``y*stride + tap - padding`` for each tap inside
-    the source.
+def forward_walk(
+    size: int,
+    kernel: int,
+    stride: int,
+    padding: int,
+    outputs: int | None = None,
+    dilation: int = 1,
+) -> Walk:
+    """Walk the outputs: output ``y`` reads source ``y*stride + tap*dilation - padding`` for each
+    tap inside the source.
+
+    ``padding`` lies in front of the axis. ``outputs`` positions are walked, however far the last
+    ones reach beyond the axis; the default pads both ends alike.
     """
+    if outputs is None:
+        outputs = output_size(size, kernel, stride, padding, dilation)
     runs = []
-    for y in range(output_size(size, kernel, stride, padding)):
+    for y in range(outputs):
         origin = y * stride - padding
-        first = max(0, -origin)
-        last = min(kernel, size - origin)
-        runs.append((first, max(0, last - first), origin + first))
-    return _walk(runs, size, 1, 1)
+        taps = [tap for tap in range(kernel) if 0 <= origin + tap * dilation < size]
+        first = taps[0] if taps else 0
+        runs.append((first, len(taps), origin + first * dilation if taps else 0))
+    return _walk(runs, size, 1, dilation)
 
 
-def backward_walk(size: int, kernel: int, stride: int, padding: int) -> Walk:
-    """Walk the inputs: input ``x`` gathers output ``(x + padding - tap)/stride`` for each tap where
-    that exists.
+def backward_walk(
+    size: int,
+    kernel: int,
+    stride: int,
+    padding: int,
+    outputs: int | None = None,
+    dilation: int = 1,
+) -> Walk:
+    """Walk the inputs: input ``x`` gathers output ``(x + padding - tap*dilation)/stride`` for each
+    tap where that exists; arguments as ``forward_walk``.
     """
-    outputs = output_size(size, kernel, stride, padding)
+    if outputs is None:
+        outputs = output_size(size, kernel, stride, padding, dilation)
+    common = math.gcd(stride, dilation)
     runs = []
     for x in range(size):
         taps = [
             tap
-            for tap in range((x + padding) % stride, kernel, stride)
-            if 0 <= (x + padding - tap) // stride < outputs
+            for tap in range(kernel)
+            if (x + padding - tap * dilation) % stride == 0
+            and 0 <= (x + padding - tap * dilation) // stride < outputs
         ]
         first = taps[0] if taps else 0
-        runs.append((first, len(taps), (x + padding - first) // stride if taps else 0))
-    return _walk(runs, outputs, stride, -1)
+        runs.append((first, len(taps), (x + padding - first * dilation) // stride if taps else 0))
+    return _walk(runs, outputs, stride // common, -(dilation // common))
+
+
+def adaptive_walk(size: int, outputs: int) -> Walk:
+    """Walk the outputs of an adaptive pool: output ``y`` reads the source from
+    ``floor(y*size/outputs)`` up to, not including, ``ceil((y + 1)*size/outputs)``.
+    """
+    runs = []
+    for y in range(outputs):
+        first = y * size // outputs
+        runs.append((0, -(-(y + 1) * size // outputs) - first, first))
+    return _walk(runs, size, 1, 1)
+
+
+def adaptive_backward_walk(size: int, outputs: int) -> Walk:
+    """Walk the inputs of an adaptive pool: input ``x`` gathers every output whose window has it."""
+    windows = [(y * size // outputs, -(-(y + 1) * size // outputs)) for y in range(outputs)]
+    runs = []
+    for x in range(size):
+        readers = [y for y, (first, last) in enumerate(windows) if first <= x < last]
+        runs.append((0, len(readers), readers[0]))
+    return _walk(runs, outputs, 1, 1)
 
 
 def _walk(

@@ -12,221 +12,32 @@ import dataclasses
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from .errors import PlanError
-from .formats import Format, Rounding, accumulator_width
-from .geometry import Walk, backward_walk, forward_walk
+from .formats import Format, Rounding
+from .layer_plan import Buffers, LayerPlan, ParameterPlan, Shape, layer_from_dict
 
-__all__ = ["GENERATOR_VERSION", "Buffers", "LayerPlan", "LossPlan", "ParameterPlan", "Plan"]
+__all__ = [
+    "GENERATOR_VERSION",
+    "INPUT",
+    "LOSS",
+    "Buffers",
+    "Edge",
+    "LayerPlan",
+    "LossPlan",
+    "ParameterPlan",
+    "Plan",
+]
 
 # Part of every identity: raise it when the same plan would generate different hardware.
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 
-Shape = tuple[int, int, int]
-Pair = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class ParameterPlan:
-    """Formats of one trained tensor.
-
-    ``working`` is what FP and EB multiply by; ``master`` is what the update unit keeps;
-    ``gradient`` is what the gradient sum is requantised to, and also the format of momentum and of
-    the step.
-    """
-
-    working: Format
-    master: Format
-    gradient: Format
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """Computed depths. Rows are rows of a map, words are stream transfers (of ``lanes`` values)."""
-
-    fp_rows: int = 0  # rows in front of FP
-    eb_rows: int = 0  # error rows in front of EB
-    wg_rows: int = 0  # feature rows that wait for WG
-    error_words: int = 0  # errors that wait for WG
-    index_words: int = 0  # ReLU masks or max-pool indices that wait for their errors
-
-
-@dataclass(frozen=True)
-class LayerPlan:
-    """One layer of the chain. Shapes are (channels, height, width) of one sample.
-
-    ``kind`` is ``conv2d``, ``linear``, ``relu`` or ``maxpool2d``. A linear layer is a convolution
-    whose kernel is its whole input map, so ``kernel`` is (height, width), ``stride`` (1, 1) and
-    ``padding`` (0, 0); this keeps torch's flatten order. ``a`` outputs by ``b`` inputs are
-    multiplied per cycle by each engine of a trainable layer; ``lanes`` channels per cycle pass a
-    ReLU or a pool. ``backward`` says whether the layer passes an error to the layer below.
-    """
-
-    name: str
-    kind: str
-    i_shape: Shape
-    o_shape: Shape
-    i_feature: Format
-    o_feature: Format
-    i_error: Format
-    o_error: Format
-    backward: bool
-    kernel: Pair = (1, 1)
-    stride: Pair = (1, 1)
-    padding: Pair = (0, 0)
-    weight: ParameterPlan | None = None
-    bias: ParameterPlan | None = None
-    a: int = 1
-    b: int = 1
-    lanes: int = 1
-    update_lanes: int = 1
-    delay: int = 0
-    back_delay: int = 0
-    buffers: Buffers = field(default_factory=Buffers)
-
-    def __post_init__(self) -> None:
-        if self.trainable:
-            if self.i_shape[0] % self.b or self.o_shape[0] % self.a:
-                raise PlanError(
-                    f"{self.name}: folding ({self.a}, {self.b}) must divide channels "
-                    f"({self.o_shape[0]}, {self.i_shape[0]})"
-                )
-            if (
-                self.a % self.update_lanes and self.update_lanes % self.a
-            ) or self.a * self.b % self.update_lanes:
-                raise PlanError(
-                    f"{self.name}: update_lanes must divide a, or be a times a divisor of b, "
-                    f"not {self.update_lanes}"
-                )
-        elif self.i_shape[0] % self.lanes:
-            raise PlanError(
-                f"{self.name}: lanes must divide {self.i_shape[0]} channels, not {self.lanes}"
-            )
-
-    @property
-    def trainable(self) -> bool:
-        return self.kind in ("conv2d", "linear")
-
-    @property
-    def i_lanes(self) -> int:
-        """Channels per transfer of the feature that comes in, and of the error that goes out."""
-        return self.b if self.trainable else self.lanes
-
-    @property
-    def o_lanes(self) -> int:
-        """Channels per transfer of the feature that goes out, and of the error that comes in."""
-        return self.a if self.trainable else self.lanes
-
-    @property
-    def i_blocks(self) -> int:
-        """Transfers per pixel on the input side."""
-        return self.i_shape[0] // self.i_lanes
-
-    @property
-    def o_blocks(self) -> int:
-        """Transfers per pixel on the output side."""
-        return self.o_shape[0] // self.o_lanes
-
-    @property
-    def weight_words(self) -> int:
-        """Words of ``a*b`` weights."""
-        return self.o_blocks * self.kernel[0] * self.kernel[1] * self.i_blocks
-
-    @property
-    def sweep_chunks(self) -> int:
-        """Chunks of ``update_lanes`` parameters in one update sweep: weights word by word, then
-        biases.
-        """
-        weights = self.weight_words * (self.a * self.b // self.update_lanes)
-        return weights + (self.o_blocks * -(-self.a // self.update_lanes) if self.bias else 0)
-
-    @cached_property
-    def fp_walks(self) -> tuple[Walk, Walk]:
-        """Rows and columns as FP and WG walk them: over outputs, gathering inputs."""
-        return tuple(
-            forward_walk(size, self.kernel[n], self.stride[n], self.padding[n])
-            for n, size in enumerate(self.i_shape[1:])
-        )  # type: ignore[return-value]
-
-    @cached_property
-    def eb_walks(self) -> tuple[Walk, Walk]:
-        """Rows and columns as EB walks them: over inputs, gathering output errors."""
-        return tuple(
-            backward_walk(size, self.kernel[n], self.stride[n], self.padding[n])
-            for n, size in enumerate(self.i_shape[1:])
-        )  # type: ignore[return-value]
-
-    @property
-    def fp_interval(self) -> int:
-        """Cycles per sample of FP, and of WG. ReLU passes a word per cycle."""
-        if self.kind == "relu":
-            return self.i_shape[1] * self.i_shape[2] * self.i_blocks
-        rows, cols = self.fp_walks
-        return rows.beats * cols.beats * self.o_blocks * (self.i_blocks if self.trainable else 1)
-
-    @property
-    def eb_interval(self) -> int:
-        """Cycles per sample of EB; zero where there is none."""
-        if not self.backward:
-            return 0
-        if self.kind == "relu":
-            return self.fp_interval
-        rows, cols = self.eb_walks
-        return rows.beats * cols.beats * self.i_blocks * (self.o_blocks if self.trainable else 1)
-
-    @property
-    def engines(self) -> tuple[str, ...]:
-        """Engines with multipliers, each of ``a*b``."""
-        if not self.trainable:
-            return ()
-        return ("fp", "eb", "wg") if self.backward else ("fp", "wg")
-
-    @property
-    def fp_banks(self) -> int:
-        """Versions of the working weights that FP's copy holds (see docs/architecture.md,
-        versions).
-        """
-        return self.delay + 1
-
-    @property
-    def eb_banks(self) -> int:
-        return self.back_delay + 1
-
-    @property
-    def gradient_banks(self) -> int:
-        """Two where WG may start a mini-batch while the sums of the one before are being
-        applied.
-        """
-        return 2 if self.delay else 1
-
-    @property
-    def fp_acc_width(self) -> int:
-        """Bits of FP's exact accumulator: every product and the aligned bias."""
-        assert self.weight is not None
-        terms = self.i_shape[0] * self.kernel[0] * self.kernel[1]
-        width = accumulator_width(self.weight.working.width, self.i_feature.width, terms)
-        if self.bias is None:
-            return width
-        shift = self.weight.working.frac + self.i_feature.frac - self.bias.working.frac
-        return max(width, self.bias.working.width + shift) + 1
-
-    @property
-    def eb_acc_width(self) -> int:
-        assert self.weight is not None
-        terms = self.o_shape[0] * self.kernel[0] * self.kernel[1]
-        return accumulator_width(self.weight.working.width, self.o_error.width, terms)
-
-    def wg_acc_width(self, batch_max: int) -> int:
-        """Bits of one weight's exact gradient sum over a mini-batch of ``batch_max`` samples."""
-        terms = self.o_shape[1] * self.o_shape[2] * batch_max
-        return accumulator_width(self.o_error.width, self.i_feature.width, terms)
-
-    def bias_acc_width(self, batch_max: int) -> int:
-        terms = self.o_shape[1] * self.o_shape[2] * batch_max
-        return self.o_error.width + (terms - 1).bit_length()
+# Names at the ends of edges that no layer can have.
+INPUT = "input"
+LOSS = "loss"
 
 
 @dataclass(frozen=True)
@@ -245,8 +56,22 @@ class LossPlan:
 
 
 @dataclass(frozen=True)
+class Edge:
+    """One stream of features between two blocks, and back the errors, where there are any.
+
+    ``source`` is a layer's name or ``INPUT``, ``sink`` a layer's name or ``LOSS``. Ports count a
+    fork's outputs and a join's sources.
+    """
+
+    source: str
+    source_port: int
+    sink: str
+    sink_port: int
+
+
+@dataclass(frozen=True)
 class Plan:
-    """A whole single-board design."""
+    """A whole single-board design; ``layers`` are in an order in which data can pass them."""
 
     name: str
     layers: tuple[LayerPlan, ...]
@@ -265,6 +90,47 @@ class Plan:
     @property
     def trainable(self) -> tuple[LayerPlan, ...]:
         return tuple(layer for layer in self.layers if layer.trainable)
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """Every stream between blocks, by sink; the last layer's feature goes to the loss.
+
+        Raises
+        ------
+        PlanError
+            For a source that is no earlier layer, and an output that not exactly one sink reads.
+        """
+        outputs = {INPUT: 1}
+        taken = {INPUT: 0}
+        edges = []
+        before = INPUT
+        for layer in self.layers:
+            for port, source in enumerate(layer.sources or (before,)):
+                if source not in outputs:
+                    raise PlanError(
+                        f"{layer.name}: source must be {INPUT!r} or an earlier layer, "
+                        f"not {source!r}"
+                    )
+                edges.append(Edge(source, taken[source], layer.name, port))
+                taken[source] += 1
+            outputs[layer.name], taken[layer.name] = layer.fan, 0
+            before = layer.name
+        edges.append(Edge(before, taken[before], LOSS, 0))
+        taken[before] += 1
+        for name, count in taken.items():
+            if count != outputs[name]:
+                raise PlanError(
+                    f"{name}: its feature must be read {outputs[name]} times, not {count}: "
+                    "a fork gives it to several layers"
+                )
+        return tuple(edges)
+
+    def passes_error(self, name: str) -> bool:
+        """Whether a layer's feature (``INPUT``: the sample) takes an error."""
+        if name == INPUT:
+            return False
+        layer = self.layer(name)
+        return layer.trainable or layer.backward
 
     @property
     def interval(self) -> int:
@@ -343,30 +209,13 @@ class Plan:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _parameter(raw: dict[str, Any] | None) -> ParameterPlan | None:
-    return (
-        None
-        if raw is None
-        else ParameterPlan(**{key: Format(**value) for key, value in raw.items()})
-    )
-
-
-def _layer(raw: dict[str, Any]) -> LayerPlan:
-    formats = {key: Format(**raw[key]) for key in ("i_feature", "o_feature", "i_error", "o_error")}
-    pairs = {key: tuple(raw[key]) for key in ("i_shape", "o_shape", "kernel", "stride", "padding")}
-    parameters = {key: _parameter(raw[key]) for key in ("weight", "bias")}
-    return LayerPlan(
-        **{**raw, **formats, **pairs, **parameters, "buffers": Buffers(**raw["buffers"])}
-    )
-
-
 def _plan(raw: dict[str, Any]) -> Plan:
     loss = {
         **raw["loss"],
         "feature": Format(**raw["loss"]["feature"]),
         "error": Format(**raw["loss"]["error"]),
     }
-    layers = tuple(_layer(layer) for layer in raw["layers"])
+    layers = tuple(layer_from_dict(layer) for layer in raw["layers"])
     return Plan(
         **{**raw, "layers": layers, "loss": LossPlan(**loss), "rounding": Rounding(raw["rounding"])}
     )

@@ -25,6 +25,7 @@ takes one word. Parameters travel as 32-bit words.
 from dataclasses import dataclass
 from enum import IntEnum
 
+from .kinds import KINDS
 from .plan import LayerPlan, Plan
 
 __all__ = [
@@ -181,7 +182,9 @@ def saturating_tensors(layer: LayerPlan) -> tuple[str, ...]:
     ``weight`` and ``bias`` count the parameters of every update for which any intermediate value
     was clipped.
     """
-    errors = ("i_error",) if layer.backward and layer.kind != "relu" else ()
+    tensors = tuple(
+        tensor for tensor in KINDS[layer.kind].saturates if tensor != "i_error" or layer.backward
+    )
     if not layer.trainable:
-        return errors
-    return ("o_feature", *errors, "weight", *(("bias",) if layer.bias else ()))
+        return tensors
+    return (*tensors, "weight", *(("bias",) if layer.bias else ()))

@@ -12,6 +12,7 @@ Leaf of the standard library. RTL that it describes: ``rtl/pipeline/versions.py`
 import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from .errors import PlanError
 from .geometry import Walk
@@ -119,7 +120,8 @@ def _depths(layer: LayerPlan, peaks: dict[tuple[str, str], int]) -> Buffers:
     row_words = layer.o_shape[2] * layer.o_blocks
     slack = {"error_words": row_words, "index_words": row_words}
     least = dataclasses.asdict(minimum_buffers(layer))
-    depths = {}
+    del least["join_words"]
+    depths: dict[str, Any] = {}
     for buffer, floor in least.items():
         peak = peaks.get((layer.name, buffer))
         depths[buffer] = 0 if peak is None else max(floor, peak + slack.get(buffer, 1))
@@ -133,7 +135,7 @@ def minimum_buffers(layer: LayerPlan) -> Buffers:
     features of a whole sample must fit in front of WG, and its indices in front of EB: their
     errors come only after the sample has passed.
     """
-    windowed = layer.kind != "relu"
+    windowed = layer.windowed
     sample_words = layer.o_shape[1] * layer.o_shape[2] * layer.o_blocks
     return Buffers(
         fp_rows=_least_rows(layer.fp_walks[0]) if windowed else 0,
@@ -160,6 +162,8 @@ def check_buffers(plan: Plan) -> None:
     for layer in plan.layers:
         given = dataclasses.asdict(layer.buffers)
         for buffer, least in dataclasses.asdict(minimum_buffers(layer)).items():
+            if buffer == "join_words":
+                continue
             if given[buffer] < least:
                 raise PlanError(
                     f"{layer.name}: {buffer} must be at least {least}, not {given[buffer]}: "

@@ -22,6 +22,8 @@ LEAVES = (
     "geometry",
     "graph",
     "hyper",
+    "kinds",
+    "layer_plan",
     "plan",
     "registers",
     "schedule",

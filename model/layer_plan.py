@@ -1,0 +1,286 @@
+"""The plan of one layer: its shapes, formats, folding and buffers, and what follows from them.
+
+Leaf of the standard library. Part of ``model/plan.py``. Test: ``tests/test_plan.py``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from .errors import PlanError
+from .formats import Format, accumulator_width
+from .geometry import Walk, adaptive_backward_walk, adaptive_walk, backward_walk, forward_walk
+from .kinds import KINDS
+
+__all__ = ["Buffers", "LayerPlan", "ParameterPlan", "Shape", "layer_from_dict"]
+
+Shape = tuple[int, int, int]
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ParameterPlan:
+    """Formats of one trained tensor.
+
+    ``working`` is what FP and EB multiply by; ``master`` is what the update unit keeps;
+    ``gradient`` is what the gradient sum is requantised to, and also the format of momentum and of
+    the step.
+    """
+
+    working: Format
+    master: Format
+    gradient: Format
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Computed depths. Rows are rows of a map, words are stream transfers (of ``lanes`` values)."""
+
+    fp_rows: int = 0  # rows in front of FP
+    eb_rows: int = 0  # error rows in front of EB
+    wg_rows: int = 0  # feature rows that wait for WG
+    error_words: int = 0  # errors that wait for WG
+    index_words: int = 0  # masks, indices or features that wait for their errors
+    # Of a join, features per source that wait for the others; of a fork, errors per consumer.
+    join_words: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """One layer. Shapes are (channels, height, width) of one sample.
+
+    ``kind`` is one of ``model/kinds.py``. A linear layer is a convolution whose kernel is its whole
+    input map, so ``kernel`` is (height, width), ``stride`` (1, 1) and ``padding`` (0, 0); this
+    keeps torch's flatten order. A ``scale`` is a convolution of one tap and ``groups`` = channels.
+    ``padding`` lies above and to the left; how far windows reach beyond the other ends follows
+    from ``o_shape``. ``a`` outputs by ``b`` inputs (within a group) are multiplied per cycle by
+    each engine of a trainable layer, for ``group_lanes`` groups at once, which is above 1 only
+    where ``a`` and ``b`` are whole groups; ``lanes`` channels per cycle pass any other layer.
+    ``backward`` says whether the layer passes an error to the layer below.
+
+    ``sources`` are the names of the layers whose features come in, ``"input"`` for the sample;
+    empty for the layer before. A name that several layers would read is read by a ``fork`` alone:
+    its consumers, in the plan's order, are its outputs 0, 1, ... A ``concat`` joins ``parts``
+    channels of each source into ``i_shape``; ``errors`` says which sources of a join take an error
+    (empty: all do).
+    """
+
+    name: str
+    kind: str
+    i_shape: Shape
+    o_shape: Shape
+    i_feature: Format
+    o_feature: Format
+    i_error: Format
+    o_error: Format
+    backward: bool
+    kernel: Pair = (1, 1)
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+    sources: tuple[str, ...] = ()
+    errors: tuple[bool, ...] = ()
+    parts: tuple[int, ...] = ()  # concat: channels of each source
+    fan: int = 1  # fork: consumers
+    adaptive: bool = False  # avgpool2d: windows of an adaptive pool; kernel is not used
+    count_padding: bool = True  # avgpool2d: padded entries count in the divisor
+    lower: int = 0  # clip: least and greatest result, integers in the feature's format
+    upper: int = 0
+    slope: int = 0  # leaky_relu: times 2**-16, 0 to 2**16
+    drop: int = 0  # dropout: share of dropped values times 2**16
+    number: int = 0  # dropout: of its random stream
+    # affine: result = (feature * factors[channel] + offsets[channel]) * 2**-factor_frac, in the
+    # feature's format; rounded to o_feature
+    factors: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()
+    factor_frac: int = 0
+    weight: ParameterPlan | None = None
+    bias: ParameterPlan | None = None
+    a: int = 1
+    b: int = 1
+    group_lanes: int = 1
+    lanes: int = 1
+    update_lanes: int = 1
+    delay: int = 0
+    back_delay: int = 0
+    buffers: Buffers = field(default_factory=Buffers)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise PlanError(f"{self.name}: kind must be one of {list(KINDS)}, not {self.kind!r}")
+        if self.trainable:
+            if self.i_shape[0] % self.b or self.o_shape[0] % self.a:
+                raise PlanError(
+                    f"{self.name}: folding ({self.a}, {self.b}) must divide channels "
+                    f"({self.o_shape[0]}, {self.i_shape[0]})"
+                )
+            if (
+                self.a % self.update_lanes and self.update_lanes % self.a
+            ) or self.a * self.b % self.update_lanes:
+                raise PlanError(
+                    f"{self.name}: update_lanes must divide a, or be a times a divisor of b, "
+                    f"not {self.update_lanes}"
+                )
+        elif self.i_shape[0] % self.lanes:
+            raise PlanError(
+                f"{self.name}: lanes must divide {self.i_shape[0]} channels, not {self.lanes}"
+            )
+
+    @property
+    def trainable(self) -> bool:
+        return self.pattern == "sum"
+
+    @property
+    def pattern(self) -> str:
+        """How data pass, see ``model/kinds.py``."""
+        return KINDS[self.kind].pattern
+
+    @property
+    def i_lanes(self) -> int:
+        """Channels per transfer of the feature that comes in, and of the error that goes out."""
+        return self.b if self.trainable else self.lanes
+
+    @property
+    def o_lanes(self) -> int:
+        """Channels per transfer of the feature that goes out, and of the error that comes in."""
+        return self.a if self.trainable else self.lanes
+
+    @property
+    def i_blocks(self) -> int:
+        """Transfers per pixel on the input side."""
+        return self.i_shape[0] // self.i_lanes
+
+    @property
+    def o_blocks(self) -> int:
+        """Transfers per pixel on the output side."""
+        return self.o_shape[0] // self.o_lanes
+
+    @property
+    def weight_words(self) -> int:
+        """Words of ``a*b`` weights."""
+        return self.o_blocks * self.kernel[0] * self.kernel[1] * self.i_blocks
+
+    @property
+    def sweep_chunks(self) -> int:
+        """Chunks of ``update_lanes`` parameters in one update sweep: weights word by word, then
+        biases.
+        """
+        weights = self.weight_words * (self.a * self.b // self.update_lanes)
+        return weights + (self.o_blocks * -(-self.a // self.update_lanes) if self.bias else 0)
+
+    @cached_property
+    def fp_walks(self) -> tuple[Walk, Walk]:
+        """Rows and columns as FP and WG walk them: over outputs, gathering inputs."""
+        rows, cols = (self._axis(n, forward_walk, adaptive_walk) for n in (0, 1))
+        return rows, cols
+
+    @cached_property
+    def eb_walks(self) -> tuple[Walk, Walk]:
+        """Rows and columns as EB walks them: over inputs, gathering output errors."""
+        rows, cols = (self._axis(n, backward_walk, adaptive_backward_walk) for n in (0, 1))
+        return rows, cols
+
+    def _axis(self, n: int, walk: Callable[..., Walk], adaptive: Callable[..., Walk]) -> Walk:
+        size, outputs = self.i_shape[n + 1], self.o_shape[n + 1]
+        if self.adaptive:
+            return adaptive(size, outputs)
+        kernel, stride, padding = self.kernel[n], self.stride[n], self.padding[n]
+        return walk(size, kernel, stride, padding, outputs, self.dilation[n])
+
+    @property
+    def windowed(self) -> bool:
+        """Whether rows are gathered in a window; otherwise words pass in order."""
+        return self.pattern in ("sum", "window")
+
+    @property
+    def fp_interval(self) -> int:
+        """Cycles per sample of FP, and of WG. A layer without a window passes a word per cycle."""
+        if not self.windowed:
+            return self.i_shape[1] * self.i_shape[2] * self.i_blocks
+        rows, cols = self.fp_walks
+        return rows.beats * cols.beats * self.o_blocks * (self.i_blocks if self.trainable else 1)
+
+    @property
+    def eb_interval(self) -> int:
+        """Cycles per sample of EB; zero where there is none."""
+        if not self.backward:
+            return 0
+        if not self.windowed:
+            return self.fp_interval
+        rows, cols = self.eb_walks
+        return rows.beats * cols.beats * self.i_blocks * (self.o_blocks if self.trainable else 1)
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Engines with multipliers, each of ``a*b``."""
+        if not self.trainable:
+            return ()
+        return ("fp", "eb", "wg") if self.backward else ("fp", "wg")
+
+    @property
+    def fp_banks(self) -> int:
+        """Versions of the working weights that FP's copy holds (see docs/architecture.md,
+        versions).
+        """
+        return self.delay + 1
+
+    @property
+    def eb_banks(self) -> int:
+        return self.back_delay + 1
+
+    @property
+    def gradient_banks(self) -> int:
+        """Two where WG may start a mini-batch while the sums of the one before are being
+        applied.
+        """
+        return 2 if self.delay else 1
+
+    @property
+    def fp_acc_width(self) -> int:
+        """Bits of FP's exact accumulator: every product and the aligned bias."""
+        assert self.weight is not None
+        terms = self.i_shape[0] * self.kernel[0] * self.kernel[1]
+        width = accumulator_width(self.weight.working.width, self.i_feature.width, terms)
+        if self.bias is None:
+            return width
+        shift = self.weight.working.frac + self.i_feature.frac - self.bias.working.frac
+        return max(width, self.bias.working.width + shift) + 1
+
+    @property
+    def eb_acc_width(self) -> int:
+        assert self.weight is not None
+        terms = self.o_shape[0] * self.kernel[0] * self.kernel[1]
+        return accumulator_width(self.weight.working.width, self.o_error.width, terms)
+
+    def wg_acc_width(self, batch_max: int) -> int:
+        """Bits of one weight's exact gradient sum over a mini-batch of ``batch_max`` samples."""
+        terms = self.o_shape[1] * self.o_shape[2] * batch_max
+        return accumulator_width(self.o_error.width, self.i_feature.width, terms)
+
+    def bias_acc_width(self, batch_max: int) -> int:
+        terms = self.o_shape[1] * self.o_shape[2] * batch_max
+        return self.o_error.width + (terms - 1).bit_length()
+
+
+def _parameter(raw: dict[str, Any] | None) -> ParameterPlan | None:
+    return (
+        None
+        if raw is None
+        else ParameterPlan(**{key: Format(**value) for key, value in raw.items()})
+    )
+
+
+def layer_from_dict(raw: dict[str, Any]) -> LayerPlan:
+    """The layer that ``dataclasses.asdict`` turned into ``raw``, with lists for tuples."""
+    values: dict[str, Any] = {}
+    for key, value in raw.items():
+        values[key] = tuple(value) if isinstance(value, list) else value
+    for key in ("i_feature", "o_feature", "i_error", "o_error"):
+        values[key] = Format(**raw[key])
+    for key in ("weight", "bias"):
+        values[key] = _parameter(raw[key])
+    join_words = tuple(raw["buffers"]["join_words"])
+    values["buffers"] = Buffers(**{**raw["buffers"], "join_words": join_words})
+    return LayerPlan(**values)
