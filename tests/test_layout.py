@@ -27,6 +27,7 @@ LEAVES = (
     "plan",
     "registers",
     "schedule",
+    "step",
     "tables",
     "timing",
 )
