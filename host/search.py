@@ -234,7 +234,7 @@ class Search:
                 if x.trainable and loops[f"{x.name}.wg"] > interval
             ]
             wider = [_with_more_update_lanes(plan.layers[n]) for n in late]
-            if None in wider:
+            if not any(wider):
                 break
             layers = list(plan.layers)
             for n, layer in zip(late, wider, strict=True):

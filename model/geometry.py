@@ -11,7 +11,7 @@ Test: ``tests/test_geometry.py``.
 
 from dataclasses import dataclass
 
-__all__ = ["Position", "Walk", "backward_walk", "forward_walk", "output_size"]
+__all__ = ["Position", "Unfolding", "Walk", "backward_walk", "forward_walk", "output_size"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,50 @@ class Walk:
     def beats(self) -> int:
         """Tap visits over the whole axis, null beats included."""
         return sum(max(1, position.taps) for position in self.positions)
+
+
+@dataclass(frozen=True)
+class Unfolding:
+    """A row of ``size`` columns laid out as one vector of ``kernel`` columns per output column.
+
+    The row passes a register of ``kernel`` columns in steps: padding that is made, columns that are
+    taken. Every step takes a cycle, but one that completes an output's vector takes as many as that
+    has words. Columns behind the last vector are taken and dropped.
+    """
+
+    size: int
+    kernel: int
+    stride: int
+    padding: int
+
+    @property
+    def outputs(self) -> int:
+        return output_size(self.size, self.kernel, self.stride, self.padding)
+
+    @property
+    def steps(self) -> int:
+        """Columns that pass, padding included, up to the last vector and the last column."""
+        return max(self.padding + self.size, (self.outputs - 1) * self.stride + self.kernel)
+
+    def row_cycles(self, words: int) -> int:
+        """Cycles per row with ``words`` words per vector when nothing stalls, rows back to back."""
+        return self._cycles(0, words)
+
+    def tail_cycles(self, words: int) -> int:
+        """Cycles from a row's last column to the last word that waits for it; 0 for none."""
+        last = self.padding + self.size - 1
+        waits = (self.outputs - 1) * self.stride + self.kernel > last
+        return self._cycles(last, words) if waits else 0
+
+    def between_cycles(self, words: int) -> int:
+        """Cycles from a row's last column to the next row's first when nothing stalls."""
+        leading = self._cycles(0, words) - self._cycles(self.padding, words)
+        return self._cycles(self.padding + self.size - 1, words) + leading
+
+    def _cycles(self, start: int, words: int) -> int:
+        """Cycles of the steps from ``start`` on."""
+        vectors = range(self.kernel - 1, self.steps, self.stride)
+        return self.steps - start + (words - 1) * sum(step >= start for step in vectors)
 
 
 def output_size(size: int, kernel: int, stride: int, padding: int) -> int:

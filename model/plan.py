@@ -12,13 +12,14 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from .errors import PlanError
 from .formats import Format, Rounding, accumulator_width
-from .geometry import Walk, backward_walk, forward_walk
+from .geometry import Unfolding, Walk, backward_walk, forward_walk
 
 __all__ = ["GENERATOR_VERSION", "Buffers", "LayerPlan", "LossPlan", "ParameterPlan", "Plan"]
 
@@ -62,7 +63,9 @@ class LayerPlan:
     whose kernel is its whole input map, so ``kernel`` is (height, width), ``stride`` (1, 1) and
     ``padding`` (0, 0); this keeps torch's flatten order. ``a`` outputs by ``b`` inputs are
     multiplied per cycle by each engine of a trainable layer; ``lanes`` channels per cycle pass a
-    ReLU or a pool. ``backward`` says whether the layer passes an error to the layer below.
+    ReLU or a pool. ``backward`` says whether the layer passes an error to the layer below. With
+    ``unfold`` an input pixel comes with all channels at once, and the kernel's columns become
+    channels in front of the engines, which work on ``hardware``: ``b`` divides those channels.
     """
 
     name: str
@@ -86,13 +89,17 @@ class LayerPlan:
     delay: int = 0
     back_delay: int = 0
     buffers: Buffers = field(default_factory=Buffers)
+    unfold: bool = False
 
     def __post_init__(self) -> None:
+        if self.unfold and (self.kind != "conv2d" or self.backward):
+            raise PlanError(f"{self.name}: unfold must be a conv2d's that passes no error down")
         if self.trainable:
-            if self.i_shape[0] % self.b or self.o_shape[0] % self.a:
+            channels = self.hardware.i_shape[0]
+            if channels % self.b or self.o_shape[0] % self.a:
                 raise PlanError(
                     f"{self.name}: folding ({self.a}, {self.b}) must divide channels "
-                    f"({self.o_shape[0]}, {self.i_shape[0]})"
+                    f"({self.o_shape[0]}, {channels})"
                 )
             if (
                 self.a % self.update_lanes and self.update_lanes % self.a
@@ -110,9 +117,29 @@ class LayerPlan:
     def trainable(self) -> bool:
         return self.kind in ("conv2d", "linear")
 
+    @cached_property
+    def hardware(self) -> "LayerPlan":
+        """The layer as its engines see it. Unfolded, its channel ``dx*C + c`` at output column x is
+        channel c at column ``x*stride + dx - padding``, or zero outside the map.
+        """
+        if not self.unfold:
+            return self
+        shape = (self.kernel[1] * self.i_shape[0], self.i_shape[1], self.o_shape[2])
+        kernel, stride, padding = (self.kernel[0], 1), (self.stride[0], 1), (self.padding[0], 0)
+        return dataclasses.replace(
+            self, i_shape=shape, kernel=kernel, stride=stride, padding=padding, unfold=False
+        )
+
+    @property
+    def unfolding(self) -> Unfolding:
+        """How a row of the input becomes a row of ``hardware`` where ``unfold`` is set."""
+        return Unfolding(self.i_shape[2], self.kernel[1], self.stride[1], self.padding[1])
+
     @property
     def i_lanes(self) -> int:
         """Channels per transfer of the feature that comes in, and of the error that goes out."""
+        if self.unfold:
+            return self.i_shape[0]
         return self.b if self.trainable else self.lanes
 
     @property
@@ -122,8 +149,15 @@ class LayerPlan:
 
     @property
     def i_blocks(self) -> int:
-        """Transfers per pixel on the input side."""
-        return self.i_shape[0] // self.i_lanes
+        """Words per pixel on the input side, as the engines read it."""
+        return self.hardware.i_shape[0] // self.hardware.i_lanes
+
+    @property
+    def i_row_cycles(self) -> int:
+        """Cycles, at least, in which a row of the input enters."""
+        if self.unfold:
+            return self.unfolding.row_cycles(self.i_blocks)
+        return self.i_shape[2] * self.i_blocks
 
     @property
     def o_blocks(self) -> int:
@@ -133,7 +167,7 @@ class LayerPlan:
     @property
     def weight_words(self) -> int:
         """Words of ``a*b`` weights."""
-        return self.o_blocks * self.kernel[0] * self.kernel[1] * self.i_blocks
+        return self.o_blocks * math.prod(self.hardware.kernel) * self.i_blocks
 
     @property
     def sweep_chunks(self) -> int:
@@ -146,18 +180,18 @@ class LayerPlan:
     @cached_property
     def fp_walks(self) -> tuple[Walk, Walk]:
         """Rows and columns as FP and WG walk them: over outputs, gathering inputs."""
-        return tuple(
-            forward_walk(size, self.kernel[n], self.stride[n], self.padding[n])
-            for n, size in enumerate(self.i_shape[1:])
-        )  # type: ignore[return-value]
+        return self._walks(forward_walk)
 
     @cached_property
     def eb_walks(self) -> tuple[Walk, Walk]:
         """Rows and columns as EB walks them: over inputs, gathering output errors."""
-        return tuple(
-            backward_walk(size, self.kernel[n], self.stride[n], self.padding[n])
-            for n, size in enumerate(self.i_shape[1:])
-        )  # type: ignore[return-value]
+        return self._walks(backward_walk)
+
+    def _walks(self, walk: Callable[[int, int, int, int], Walk]) -> tuple[Walk, Walk]:
+        seen = self.hardware
+        sizes = zip(seen.i_shape[1:], seen.kernel, seen.stride, seen.padding, strict=True)
+        rows, cols = (walk(*axis) for axis in sizes)
+        return rows, cols
 
     @property
     def fp_interval(self) -> int:
@@ -186,9 +220,7 @@ class LayerPlan:
 
     @property
     def fp_banks(self) -> int:
-        """Versions of the working weights that FP's copy holds (see docs/architecture.md,
-        versions).
-        """
+        """Versions of the working weights in FP's copy (docs/architecture.md, versions)."""
         return self.delay + 1
 
     @property
@@ -197,9 +229,7 @@ class LayerPlan:
 
     @property
     def gradient_banks(self) -> int:
-        """Two where WG may start a mini-batch while the sums of the one before are being
-        applied.
-        """
+        """Two where WG may start a mini-batch while the sums of the one before are applied."""
         return 2 if self.delay else 1
 
     @property
@@ -270,7 +300,7 @@ class Plan:
     def interval(self) -> int:
         """Cycles per sample of the slowest engine, stream or sweep-free part of the pipeline."""
         slowest = max(max(layer.fp_interval, layer.eb_interval) for layer in self.layers)
-        writes = max(layer.i_shape[1] * layer.i_shape[2] * layer.i_blocks for layer in self.layers)
+        writes = max(layer.i_shape[1] * layer.i_row_cycles for layer in self.layers)
         return max(slowest, self.packet_interval, writes, self.loss_interval)
 
     @property
@@ -344,11 +374,9 @@ class Plan:
 
 
 def _parameter(raw: dict[str, Any] | None) -> ParameterPlan | None:
-    return (
-        None
-        if raw is None
-        else ParameterPlan(**{key: Format(**value) for key, value in raw.items()})
-    )
+    if raw is None:
+        return None
+    return ParameterPlan(**{key: Format(**value) for key, value in raw.items()})
 
 
 def _layer(raw: dict[str, Any]) -> LayerPlan:

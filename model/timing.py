@@ -10,6 +10,7 @@ Leaf of the standard library. RTL that it describes: ``rtl/parts/window.py``,
 ``tests/test_schedule.py``.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from .geometry import Walk
@@ -52,7 +53,20 @@ def paced_intervals(plan: Plan) -> dict[str, int]:
 
 def steady_interval(plan: Plan) -> int:
     """Cycles per sample that the pipeline keeps up: ``Plan.interval``, or what paces it more."""
-    return max(plan.interval, *paced_intervals(plan).values())
+    return max(plan.interval, _entry_interval(plan), *paced_intervals(plan).values())
+
+
+def _entry_interval(plan: Plan) -> int:
+    """Cycles per sample of an unfold at the packet stream, which waits out header and target.
+
+    The padding that the unfold makes between two samples passes meanwhile.
+    """
+    first = plan.layers[0]
+    if not first.unfold:
+        return 0
+    ahead = plan.packet_interval - math.prod(plan.input_shape) // plan.packet_lanes
+    between = first.unfolding.between_cycles(first.i_blocks) - 1
+    return first.i_shape[1] * first.i_row_cycles + max(0, ahead - between)
 
 
 def takers(plan: Plan, n: int, engine: str) -> list[LayerPlan]:
@@ -71,9 +85,12 @@ def _fp_cycles(plan: Plan, n: int) -> list[int]:
     narrowest = min((taker.i_lanes for taker in takers(plan, n, "fp")), default=1)
     words_each = -(-layer.o_lanes // narrowest)
     if layer.kind == "relu":
-        return _relay_cycles(layer, words_each)
-    beats = layer.i_blocks if layer.trainable else 1
-    return _row_cycles(layer.fp_walks, layer.o_blocks, beats, words_each)
+        rows = _relay_cycles(layer, words_each)
+    else:
+        beats = layer.i_blocks if layer.trainable else 1
+        rows = _row_cycles(layer.fp_walks, layer.o_blocks, beats, words_each)
+    slowest = max((x.i_row_cycles for x in takers(plan, n, "fp") if x.unfold), default=0)
+    return [max(cycles, slowest) for cycles in rows]
 
 
 def _eb_cycles(plan: Plan, n: int) -> list[int]:
@@ -119,7 +136,10 @@ class Pass:
         """Fill ``engines``, ``holds`` and ``latency``."""
         layers = self.plan.layers
         self.features = [self._input_rows()]
-        for n in range(len(layers)):
+        for n, layer in enumerate(layers):
+            if layer.unfold:
+                late = layer.unfolding.tail_cycles(layer.i_blocks)
+                self.features[n] = [(first, last + late) for first, last in self.features[n]]
             self.features.append(self._forward(n))
         errors = self._loss(self.features[-1])
         first_trainable = next(n for n, layer in enumerate(layers) if layer.trainable)
@@ -131,7 +151,7 @@ class Pass:
         channels, height, width = self.plan.input_shape
         lanes = self.plan.packet_lanes
         start = self.plan.packet_interval - channels * height * width // lanes
-        values, words = width * channels, width * self.plan.layers[0].i_blocks
+        values, words = width * channels, self.plan.layers[0].i_row_cycles
         rows = []
         for y in range(height):
             first = start + max(y * values // lanes, y * words)

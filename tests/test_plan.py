@@ -74,6 +74,31 @@ def test_a_folding_must_divide_the_channels(plan):
     assert str(error.value) == "conv2: folding (3, 4) must divide channels (16, 8)"
 
 
+def test_an_unfolded_layer_is_that_of_a_kernel_of_one_column(plan):
+    graph = chain((3, 7, 6), ("conv", 8, 3, 2, 1), ("fc", 4))
+    layers = plan_design(graph, formats_of(graph), batch=4).layers
+    layer = dataclasses.replace(layers[0], a=4, b=3, update_lanes=1, unfold=True)
+    seen = layer.hardware
+    assert (seen.i_shape, seen.o_shape) == ((9, 7, 3), (8, 4, 3))
+    assert (seen.kernel, seen.stride, seen.padding) == ((3, 1), (2, 1), (1, 0))
+    assert (layer.i_lanes, layer.i_blocks, layer.weight_words) == (3, 3, 2 * 3 * 3)
+    assert layer.fp_interval == seen.fp_interval == (2 + 3 + 3 + 2) * 3 * 2 * 3
+    assert layer.fp_acc_width == seen.fp_acc_width
+    # Eight columns with padding, of which the last is not read, three vectors of three words.
+    assert layer.i_row_cycles == 7 + 3 * 2
+    assert dataclasses.replace(layer, b=1, unfold=False).hardware.kernel == (3, 3)
+
+
+def test_unfolding_is_refused_where_it_cannot_be(plan):
+    for name in ("conv2", "fc5", "relu1"):
+        with pytest.raises(PlanError) as error:
+            dataclasses.replace(plan.layer(name), unfold=True)
+        assert str(error.value) == f"{name}: unfold must be a conv2d's that passes no error down"
+    with pytest.raises(PlanError) as error:
+        dataclasses.replace(plan.layer("conv0"), unfold=True, a=1, b=2, update_lanes=1)
+    assert str(error.value) == "conv0: folding (1, 2) must divide channels (8, 3)"
+
+
 def test_update_lanes_must_fit_words(plan):
     with pytest.raises(PlanError) as error:
         dataclasses.replace(plan.layer("conv2"), a=4, b=2, update_lanes=3)

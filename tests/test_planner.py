@@ -55,7 +55,13 @@ def foldings_of(layer):
     if not layer.trainable:
         return [dataclasses.replace(layer, lanes=n) for n in divisors(layer.i_shape[0])]
     pairs = itertools.product(divisors(layer.o_shape[0]), divisors(layer.i_shape[0]))
-    folded = (dataclasses.replace(layer, a=a, b=b, update_lanes=1) for a, b in pairs)
+    folded = [dataclasses.replace(layer, a=a, b=b, update_lanes=1) for a, b in pairs]
+    if layer.kind == "conv2d" and not layer.backward:
+        columns = divisors(layer.i_shape[0] * layer.kernel[1])
+        folded += [
+            dataclasses.replace(layer, a=a, b=b, update_lanes=1, unfold=True)
+            for a, b in itertools.product(divisors(layer.o_shape[0]), columns)
+        ]
     return [x for layer in folded for x in lanes_of(layer)]
 
 
