@@ -10,6 +10,7 @@ Test: ``tests/test_geometry.py``.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 __all__ = ["Position", "Unfolding", "Walk", "backward_walk", "forward_walk", "output_size"]
 
@@ -98,6 +99,7 @@ def output_size(size: int, kernel: int, stride: int, padding: int) -> int:
     return (size + 2 * padding - kernel) // stride + 1
 
 
+@lru_cache(maxsize=1024)
 def forward_walk(size: int, kernel: int, stride: int, padding: int) -> Walk:
     """Walk the outputs: output ``y`` reads source ``y*stride + tap - padding`` for each tap inside
     the source.
@@ -111,6 +113,7 @@ def forward_walk(size: int, kernel: int, stride: int, padding: int) -> Walk:
     return _walk(runs, size, 1, 1)
 
 
+@lru_cache(maxsize=1024)
 def backward_walk(size: int, kernel: int, stride: int, padding: int) -> Walk:
     """Walk the inputs: input ``x`` gathers output ``(x + padding - tap)/stride`` for each tap where
     that exists.

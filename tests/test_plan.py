@@ -124,7 +124,7 @@ def test_an_unknown_layer_lists_the_known_ones(plan):
 def test_intervals_and_widths_worked_by_hand():
     graph = chain((4, 6, 6), ("conv", 8, 3, 1, 1), "relu", ("conv", 6, 3, 2, 0), ("fc", 4))
     layers = plan_design(graph, formats_of(graph), batch=4).layers
-    conv = dataclasses.replace(layers[0], a=4, b=2, update_lanes=2)
+    conv = dataclasses.replace(layers[0], a=4, b=2, update_lanes=2, unfold=False)
     assert conv.weight_words == 2 * 3 * 3 * 2
     assert conv.sweep_chunks == 36 * 4 + 2 * 2  # 4 chunks a word, then 2 blocks of 4 biases
     assert conv.fp_interval == 16 * 16 * 2 * 2  # border rows have 2 of 3 taps: 2 + 4 * 3 + 2
@@ -145,7 +145,7 @@ def test_a_narrow_input_window_bounds_the_interval():
     # A 1x1 kernel of stride 4 multiplies 4 pixels but its window takes all 64, one channel a cycle.
     graph = chain((8, 8, 8), ("conv", 8, 1, 4, 0), ("fc", 2), loss="mse")
     plan = plan_design(graph, formats_of(graph), batch=4)
-    first = dataclasses.replace(plan.layers[0], a=8, b=1, update_lanes=1)
+    first = dataclasses.replace(plan.layers[0], a=8, b=1, update_lanes=1, unfold=False)
     narrow = dataclasses.replace(plan, layers=(first, *plan.layers[1:]))
     assert first.fp_interval == 4 * 8
     assert narrow.interval == 64 * 8

@@ -1,5 +1,7 @@
+# amaranth: UnusedElaboratable=no
 """Every output column finds its kernel's columns side by side, in exactly the stated cycles."""
 
+import itertools
 import random
 
 import pytest
@@ -9,7 +11,7 @@ from gradweave.rtl.parts.unfold import Unfold
 from gradweave.tests.streams import random_lanes, run_streams
 
 WIDTH = 7
-# (size, kernel, stride, padding), channels, o_lanes
+# An Unfolding, channels and output lanes.
 CASES = [
     ((6, 3, 1, 1), 1, 1),
     ((6, 3, 1, 1), 1, 3),
@@ -72,7 +74,7 @@ def test_rows_take_their_stated_cycles(shape, channels, lanes):
     row, words = dut.unfolding, dut.words
     run = run_streams(dut, {"i": pixels}, {"o": len(expected)})
     ends = run.times["o"][row.outputs * words - 1 :: row.outputs * words]
-    assert {after - end for end, after in zip(ends, ends[1:], strict=False)} == {dut.interval}
+    assert {after - end for end, after in itertools.pairwise(ends)} == {dut.interval}
     taken = run.times["i"]
     lasts, firsts = taken[row.size - 1 :: row.size], taken[row.size :: row.size]
     assert {b - a for a, b in zip(lasts, firsts, strict=False)} == {row.between_cycles(words)}

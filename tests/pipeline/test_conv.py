@@ -91,7 +91,7 @@ def test_unfolded_kernels_give_the_golden_bits(
 
 
 def test_an_unfolded_layer_takes_its_planned_interval():
-    layer = layer_of((1, 4, 5), 4, backward=False, a=4, b=3, delay=1, unfold=True)
+    layer = layer_of((1, 4, 5), 4, backward=False, a=4, b=3, delay=4, unfold=True)
     got, _ = train_layer(layer, batches=5, hyper=replace(HYPER, batch=1))
     assert layer.fp_interval == (3 * 4 - 2) * 5
     ends = got.times["o"][4 * 5 - 1 :: 4 * 5]
