@@ -1,4 +1,5 @@
 # amaranth: UnusedElaboratable=no
+# ruff: noqa: ERA001
 """Every output column finds its kernel's columns side by side, in exactly the stated cycles."""
 
 import itertools
