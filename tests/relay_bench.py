@@ -89,8 +89,8 @@ def check_relay_layer(
     reset_at: int = 0,
     training: bool = True,
 ) -> Run:
-    """Fail unless ``rtl`` gives what ``golden`` does, words and saturation counts; both are
-    classes.
+    """Fail unless ``rtl`` gives what ``golden`` does, words and saturation counts, and has the
+    members that its layer asks for; both are classes.
     """
     rng = random.Random(seed)
     count = samples * layer.fp_interval
@@ -98,8 +98,14 @@ def check_relay_layer(
     errors = random_lanes(rng, layer.o_error.width, layer.lanes, count)
     back = layer.backward and training
     counted = saturating_tensors(layer)
+    dut = rtl(layer, rounding)
+    assert set(dut.signature.members) == {
+        *("i", "o", "training", "clear"),
+        *(("o_error", "i_error") if layer.backward else ()),
+        *(("saturated",) if counted else ()),
+    }
     run = run_streams(
-        rtl(layer, rounding),
+        dut,
         {"i": features, **({"o_error": errors} if back else {})},
         {"o": count, **({"i_error": count} if back else {})},
         stall=stall,
