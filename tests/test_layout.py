@@ -17,6 +17,7 @@ FOLDERS = {
     "host": {"host", "sim", "boards", "rtl", "model"},
 }
 LEAVES = (
+    "activation_tables",
     "errors",
     "formats",
     "geometry",
@@ -26,12 +27,24 @@ LEAVES = (
     "layer_plan",
     "plan",
     "registers",
+    "relay",
     "schedule",
     "step",
     "tables",
     "timing",
 )
-LAYERS = ("conv", "cross_entropy", "linear", "maxpool", "mse", "relu", "update")
+LAYERS = (
+    "activation",
+    "affine",
+    "conv",
+    "cross_entropy",
+    "linear",
+    "maxpool",
+    "mse",
+    "relu",
+    "table",
+    "update",
+)
 CODE = ("model", "rtl", "boards", "sim", "host", "tests", "bench", "examples")
 NAMED_FOLDERS = ("bench", "boards", "docs", "host", "model", "rtl", "scripts", "sim", "tests")
 LONGEST_FILE = 400
