@@ -165,12 +165,13 @@ def _check_equal(model: nn.Module, graph: Graph, sample: Tensor) -> None:
     """
     twin = copy.deepcopy(model).double().eval()
     x = torch.cat([sample, sample]).double()
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         expected = twin(x.clone()).reshape(2, -1)
         features = float_features(graph, twin.state_dict(), x.reshape(2, *graph.input_shape))
     got = features[graph.nodes[-1].name].reshape(2, -1)
     if not torch.allclose(got, expected, TOLERANCE, TOLERANCE * float(expected.abs().max())):
         raise UnsupportedError(
-            f"model ({type(model).__name__}) does not compute what its trace does: no layer may "
-            "change a tensor in place that is read again, or act otherwise under torch.fx"
+            f"model ({type(model).__name__}) does not compute in evaluation mode what its trace "
+            "does: no layer may change a tensor in place that is read again, or drop values "
+            "without training=self.training"
         )
