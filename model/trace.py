@@ -169,6 +169,8 @@ def _check_equal(model: nn.Module, graph: Graph, sample: Tensor) -> None:
         expected = twin(x.clone()).reshape(2, -1)
         features = float_features(graph, twin.state_dict(), x.reshape(2, *graph.input_shape))
     got = features[graph.nodes[-1].name].reshape(2, -1)
+    if not bool(torch.isfinite(expected).all()):
+        return  # calibration names the tensor that is not finite
     if not torch.allclose(got, expected, TOLERANCE, TOLERANCE * float(expected.abs().max())):
         raise UnsupportedError(
             f"model ({type(model).__name__}) does not compute in evaluation mode what its trace "

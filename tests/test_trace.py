@@ -322,6 +322,13 @@ def test_inputs_that_cannot_be_traced_are_refused(case):
         trace(head(nn.Conv2d(2, 4, 3)), *arguments)
 
 
+def test_weights_that_are_no_numbers_are_left_to_calibration():
+    model = head(nn.Conv2d(2, 4, 3))
+    with torch.no_grad():
+        model[0].bias[1] = float("nan")
+    assert len(trace(model, IMAGE).nodes) == 2
+
+
 def test_a_function_is_no_model():
     with pytest.raises(InputError, match=r"^model must be a torch\.nn\.Module, not function$"):
         trace(lambda x: x, IMAGE)
