@@ -19,6 +19,7 @@ from torch import Tensor
 from .errors import FormatError, GradweaveWarning, InputError
 from .formats import Format, fit_format
 from .graph import Formats, Graph, LayerFormats
+from .losses import check_unit_interval, label_range, summed_loss, wrong_labels
 from .plan import ParameterPlan
 
 __all__ = ["calibrate", "float_tensors"]
@@ -34,6 +35,7 @@ SAMPLES_MAX = 1024
 WIDTHS = {"feature": 16, "error": 16, "weight": 16, "bias": 16, "master": 32, "gradient": 32}
 TRAVEL_BITS = 16  # features and targets travel in 16 bits, parameters in 32
 PARAMETER_BITS = 32
+ENTROPIES = ("cross_entropy", "binary_cross_entropy")
 
 
 def calibrate(
@@ -50,10 +52,12 @@ def calibrate(
 
     Sample data show a network as it is now, mostly untrained, so formats leave room to grow.
     Features and errors get 4 bits above the largest magnitude seen (fewer below 16 bits, at least
-    1), and logits under cross-entropy at least 6 integer bits. Weights get 2 bits, and more up to a
-    range of +-4 while their largest value keeps 10 bits; a bias gets at least as wide a range as
-    if it were its layer's output. Gradients get 10 bits above the largest sum over a mini-batch.
-    The error of the logits under cross-entropy is exact: 1 integer bit.
+    1), and logits under both cross-entropies at least 6 integer bits. Weights get 2 bits, and more
+    up to a range of +-4 while their largest value keeps 10 bits; a bias gets at least as wide a
+    range as if it were its layer's output. Gradients get 10 bits above the largest sum over a
+    mini-batch.
+    The error of the logits under both cross-entropies is exact: 1 integer bit, or what the largest
+    class weight needs; under Huber's loss it gets no more than delta needs.
 
     Parameters
     ----------
@@ -126,7 +130,8 @@ def float_tensors(
             if owner:
                 value.retain_grad()
                 passing.setdefault(owner, []).append(value)
-        _loss(graph.loss, value.flatten(1), targets[start : start + batch]).backward()
+        logits, t = value.flatten(1), targets[start : start + batch]
+        summed_loss(graph.loss, graph.loss_options, logits, t).backward()
         for name, values in passing.items():
             tensors[f"{name}.error"] = torch.cat([_grad(v).flatten() for v in values])
         for name, leaf in leaves.items():
@@ -148,12 +153,6 @@ def _grad(tensor: Tensor) -> Tensor:
     return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
 
 
-def _loss(kind: str, logits: Tensor, targets: Tensor) -> Tensor:
-    if kind == "cross_entropy":
-        return F.cross_entropy(logits, targets, reduction="sum")
-    return 0.5 * ((logits - targets) ** 2).sum()
-
-
 def _targets(graph: Graph, count: int, targets: Tensor | None, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     if graph.loss == "cross_entropy":
@@ -165,12 +164,15 @@ def _targets(graph: Graph, count: int, targets: Tensor | None, seed: int) -> Ten
                 f"{list(targets.shape)}"
             )
         labels = targets[:count].long()
-        if int(labels.min()) < 0 or int(labels.max()) >= graph.outputs:
+        ignore = graph.loss_options.ignore_index
+        wrong = labels[wrong_labels(labels, graph.outputs, ignore)]
+        if len(wrong):
             raise InputError(
-                f"targets must be labels from 0 to {graph.outputs - 1}, not "
-                f"{_outside(labels, graph.outputs)}"
+                f"targets must be {label_range(graph.outputs, ignore)}, not {int(wrong[0])}"
             )
         return labels
+    if targets is None and graph.loss == "binary_cross_entropy":
+        return torch.randint(2, (count, graph.outputs), generator=generator).double()
     if targets is None:
         return torch.randn(count, graph.outputs, generator=generator, dtype=torch.float64)
     if len(targets) < count or targets[0].numel() != graph.outputs:
@@ -178,11 +180,10 @@ def _targets(graph: Graph, count: int, targets: Tensor | None, seed: int) -> Ten
             f"targets must have shape [{count}, {graph.outputs}], not {list(targets.shape)}"
         )
     _check_finite("targets", targets)
-    return targets[:count].double().reshape(count, graph.outputs)
-
-
-def _outside(labels: Tensor, outputs: int) -> int:
-    return int(labels[(labels < 0) | (labels >= outputs)][0])
+    values = targets[:count].double().reshape(count, graph.outputs)
+    if graph.loss == "binary_cross_entropy":
+        check_unit_interval("targets", values)
+    return values
 
 
 class _Chooser:
@@ -208,7 +209,7 @@ class _Chooser:
         last = graph.trainable[-1].name
         error = Format(2, 0)
         for node in graph.trainable:
-            logits = node.name == last and graph.loss == "cross_entropy"
+            logits = node.name == last and graph.loss in ENTROPIES
             o_feature = self._feature(f"{node.name}.feature", logits)
             o_error = self._error(f"{node.name}.error", node.name == last)
             weight = self._weight(f"{node.name}.weight")
@@ -259,16 +260,28 @@ class _Chooser:
     def _error(self, name: str, last: bool) -> Format:
         choice = self._choice(name, "error")
         if isinstance(choice, Format):
-            if last and self.graph.loss == "cross_entropy" and choice.frac > choice.width - 2:
-                raise FormatError(
-                    f"{name} must have at least 1 integer bit, as the logits' error reaches 1, "
-                    f"not {choice}"
-                )
+            if last and self.graph.loss in ENTROPIES:
+                self._reaches(name, choice)
             return choice
-        if last and self.graph.loss == "cross_entropy":
-            return Format(choice, choice - 2)
         fitted = fit_format(self.largest[name] or 1.0, choice, _headroom_bits(choice))
-        return Format(choice, min(fitted.frac, choice - 2)) if last else fitted
+        if not last:
+            return fitted
+        return Format(choice, choice - 1 - self._error_bits(choice - 1 - fitted.frac))
+
+    def _error_bits(self, fitted: int) -> int:
+        """Integer bits of the logits' error: what its bound needs, or ``fitted``; at least 1."""
+        bound = self.graph.loss_options.largest_error(self.graph.loss)
+        needed = fitted if bound is None else math.frexp(bound)[1]
+        return max(1, needed if self.graph.loss in ENTROPIES else min(fitted, needed))
+
+    def _reaches(self, name: str, choice: Format) -> None:
+        bits = self._error_bits(0)
+        if choice.frac > choice.width - 1 - bits:
+            bound = self.graph.loss_options.largest_error(self.graph.loss)
+            raise FormatError(
+                f"{name} must have at least {bits} integer bit{'s' * (bits > 1)}, as the logits' "
+                f"error reaches {bound:g}, not {choice}"
+            )
 
     def _weight(self, name: str) -> ParameterPlan:
         choice = self._choice(name, "weight")

@@ -7,9 +7,10 @@ it.
 Test: ``tests/test_trace.py``, ``tests/test_calibrate.py``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .formats import Format
+from .loss_options import LossOptions
 from .plan import ParameterPlan
 
 __all__ = ["Formats", "Graph", "LayerFormats", "Node"]
@@ -44,14 +45,15 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A chain of layers that ends in a loss. ``loss`` is ``cross_entropy`` or ``mse``; ``outputs``
-    counts the logits.
+    """A chain of layers that ends in a loss. ``loss`` is a kind of ``LossPlan``; ``outputs`` counts
+    the logits.
     """
 
     input_shape: Shape
     nodes: tuple[Node, ...]
     loss: str
     outputs: int
+    loss_options: LossOptions = field(default_factory=LossOptions)
 
     @property
     def trainable(self) -> tuple[Node, ...]:

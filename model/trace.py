@@ -12,11 +12,10 @@ from torch import Tensor, fx, nn
 
 from .errors import InputError, UnsupportedError
 from .graph import Graph, Node
+from .losses import check_loss, read_loss
 from .rules import FLATTEN, Judge, show
 
-__all__ = ["LOSSES", "trace"]
-
-LOSSES = ("cross_entropy", "mse")
+__all__ = ["trace"]
 
 
 class _Tracer(fx.Tracer):
@@ -33,7 +32,9 @@ class _Tracer(fx.Tracer):
         return result
 
 
-def trace(model: nn.Module, example_input: Tensor, loss: str = "cross_entropy") -> Graph:
+def trace(
+    model: nn.Module, example_input: Tensor, loss: str | nn.Module = "cross_entropy"
+) -> Graph:
     """Return the graph of ``model``, a chain of supported layers.
 
     Parameters
@@ -41,7 +42,7 @@ def trace(model: nn.Module, example_input: Tensor, loss: str = "cross_entropy") 
     model : nn.Module of Conv2d, Linear, ReLU, MaxPool2d, Flatten and Identity, or the functions
         relu, max_pool2d, flatten, view and reshape; left as it is
     example_input : floating tensor [N, C, H, W] or [N, features]; its shape counts, and N is free
-    loss : ``cross_entropy`` or ``mse``
+    loss : a name or a torch loss module, see ``model/losses.py``
 
     Raises
     ------
@@ -51,8 +52,7 @@ def trace(model: nn.Module, example_input: Tensor, loss: str = "cross_entropy") 
     UnsupportedError
         For every module, argument or connection that the hardware does not have.
     """
-    if loss not in LOSSES:
-        raise InputError(f"loss must be one of {list(LOSSES)}, not {loss!r}")
+    kind, options = read_loss(loss)
     _check_example(example_input)
     _check_parameters(model)
     graph = _symbolic(model)
@@ -64,13 +64,10 @@ def trace(model: nn.Module, example_input: Tensor, loss: str = "cross_entropy") 
             f"model ({type(model).__name__}) has no trainable layer: it must use at least one "
             "Conv2d or Linear"
         )
-    if loss == "cross_entropy" and outputs < 2:
-        raise UnsupportedError(
-            f"cross_entropy needs at least 2 outputs, not {outputs}: use loss='mse'"
-        )
+    check_loss(kind, options, outputs)
     _check_used(model, nodes)
     first = nodes[0].i_shape
-    return Graph(first, tuple(nodes), loss, outputs)
+    return Graph(first, tuple(nodes), kind, outputs, options)
 
 
 def _check_example(example: Tensor) -> None:
