@@ -24,6 +24,7 @@ LEAVES = (
     "hyper",
     "kinds",
     "layer_plan",
+    "loss_options",
     "plan",
     "registers",
     "schedule",
@@ -31,7 +32,17 @@ LEAVES = (
     "tables",
     "timing",
 )
-LAYERS = ("conv", "cross_entropy", "linear", "maxpool", "mse", "relu", "update")
+LAYERS = (
+    "binary_cross_entropy",
+    "conv",
+    "cross_entropy",
+    "huber",
+    "linear",
+    "maxpool",
+    "mse",
+    "relu",
+    "update",
+)
 CODE = ("model", "rtl", "boards", "sim", "host", "tests", "bench", "examples")
 NAMED_FOLDERS = ("bench", "boards", "docs", "host", "model", "rtl", "scripts", "sim", "tests")
 LONGEST_FILE = 400

@@ -24,7 +24,7 @@ def sigmoid(logits: Tensor, loss: LossPlan, rounding: Rounding) -> Tensor:
     """Return the sigmoid of ``logits`` (integers of ``loss.feature``, any shape) with
     ``loss.error.frac`` fraction bits, int64.
 
-    It errs by less than ``2**-12 + 2**-(error.frac + 1)`` from the real one where exponents round
+    It errs by less than ``2**-13 + 2**-(error.frac + 1)`` from the real one where exponents round
     to the nearest.
     """
     values = logits.to(torch.int64).reshape(-1, 1)
