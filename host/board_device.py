@@ -44,7 +44,7 @@ EXCHANGE_WORDS = 1 << 24  # words in one exchange: bounds the memory of a long s
 _ERROR_TEXTS = {
     ErrorBit.PACKET_KIND: "a packet of unknown kind or of the other mode",
     ErrorBit.PACKET_LENGTH: "a packet that ended early or late",
-    ErrorBit.LABEL: "a label that is no output",
+    ErrorBit.LABEL: "a label that is no output, or a target outside 0 to 1",
     ErrorBit.LAYER: "a layer or memory that does not exist",
     ErrorBit.BUSY: "a segment command while the board was busy",
 }

@@ -31,8 +31,20 @@ CATALOGUE = (
     Entry("`MaxPool2d`", "maxpool", "any kernel, stride and padding; `ceil_mode` off", "router"),
     Entry("`Flatten`", None, "also `flatten`, `view`, `reshape`; in torch's order", "none needed"),
     Entry("`Identity`", None, "dropped", "none needed"),
-    Entry("`CrossEntropyLoss`", "cross_entropy", "class labels; softmax in hardware", "loss"),
+    Entry(
+        "`CrossEntropyLoss`",
+        "cross_entropy",
+        "class labels, class weights, `ignore_index`; softmax in hardware",
+        "loss",
+    ),
     Entry("`MSELoss`", "mse", "one target an output", "loss"),
+    Entry("`HuberLoss`, `SmoothL1Loss`", "huber", "one target an output; any delta", "loss"),
+    Entry(
+        "`BCEWithLogitsLoss`",
+        "binary_cross_entropy",
+        "one target from 0 to 1 an output; sigmoid in hardware",
+        "loss",
+    ),
     Entry("`SGD`", "update", "momentum, Nesterov, weight decay; registers at run time", "update"),
 )
 

@@ -55,7 +55,7 @@ def pack_samples(
     Parameters
     ----------
     samples : int16 [N, C, H, W]
-    targets : labels [N], or int16 values [N, outputs] under mean squared error
+    targets : labels [N], or int16 values [N, outputs] where the loss takes values
     """
     kind = PacketKind.INFER if targets is None else PacketKind.TRAIN
     count, length = len(samples), packet_words(plan, kind)
@@ -64,7 +64,7 @@ def pack_samples(
     first = 1
     if targets is not None:
         first += plan.target_words
-        if plan.loss.kind == "cross_entropy":
+        if plan.loss.labels:
             packets[:, 1] = targets
         else:
             _halves(packets, 1, first)[:, : plan.loss.outputs] = targets

@@ -34,9 +34,9 @@ ENGINE_LUT = 400  # per engine: walk, window control, version handshake
 REQUANTIZE_LUT = (
     3  # per accumulator bit and lane: shifter by constant is free, rounding, saturation
 )
-LOSS_LUT = {"cross_entropy": 900, "mse": 300}
+LOSS_LUT = {"cross_entropy": 900, "mse": 300, "huber": 400, "binary_cross_entropy": 900}
 BOARD_LUT = 2500  # registers, packets, AXI
-TABLE_WORDS = 1024  # of the cross-entropy's table of powers, 17 bits
+TABLE_WORDS = 1024  # of the cross-entropies' table of powers, 17 bits
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,13 @@ def layer_resources(layer: LayerPlan, plan: Plan) -> Resources:
 def plan_resources(plan: Plan) -> Resources:
     """Resources of the whole board design: layers, loss, registers and packets."""
     total = Resources(lut=BOARD_LUT + LOSS_LUT[plan.loss.kind])
-    if plan.loss.kind == "cross_entropy":
+    if plan.loss.kind in ("cross_entropy", "binary_cross_entropy"):
         total += memory(17, TABLE_WORDS)
         total += Resources(dsp=dsp_per_product(plan.loss.feature.width + 1, 17))
+    if plan.loss.class_weights:
+        width = max(plan.loss.class_weights).bit_length()
+        total += memory(width, plan.loss.outputs + 1)
+        total += Resources(dsp=dsp_per_product(plan.loss.probability_frac + 2, width + 1))
     total += memory(32 * plan.target_words, plan.loss.target_samples)
     return sum((layer_resources(layer, plan) for layer in plan.layers), total)
 

@@ -18,7 +18,7 @@ from .errors import InputError, UnsupportedError
 from .fixed import requantize
 from .formats import Rounding
 from .hyper import Hyper
-from .pipeline import cross_entropy, maxpool, mse, relu
+from .pipeline import binary_cross_entropy, cross_entropy, huber, maxpool, mse, relu
 from .pipeline.conv import Conv
 from .pipeline.linear import Linear
 from .pipeline.update import state_dtype, update
@@ -27,6 +27,13 @@ from .registers import saturating_tensors
 from .versions import VersionStore
 
 __all__ = ["Network"]
+
+LOSSES = {
+    "cross_entropy": cross_entropy,
+    "mse": mse,
+    "huber": huber,
+    "binary_cross_entropy": binary_cross_entropy,
+}
 
 Record = dict[str, Tensor]
 Weights = dict[str, Tensor]
@@ -224,8 +231,7 @@ class Network:
 
     def _loss(self, logits: Tensor, target: Tensor, record: Record | None) -> Tensor:
         loss = self.plan.loss
-        rule = cross_entropy.error if loss.kind == "cross_entropy" else mse.error
-        errors, clipped = rule(logits, target, loss, self.plan.rounding)
+        errors, clipped = LOSSES[loss.kind].error(logits, target, loss, self.plan.rounding)
         self.saturated["loss.error"] += clipped
         _note(record, "loss.error", errors)
         return errors.to(torch.float64).unflatten(1, self.plan.layers[-1].o_shape)

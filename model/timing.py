@@ -221,13 +221,13 @@ class Pass:
         return held
 
     def _loss(self, logits: Rows) -> Rows:
-        """Errors of the logits; those of the mean squared error follow each logit at once."""
+        """Errors of the logits; cross-entropy waits for a sample's last, others begin with each."""
         self.latency = logits[-1][1]
         interval = self.plan.loss_interval
         end = max(self.latency + self.plan.loss_latency, self._free("loss") + interval)
         self.engines["loss"] = (self.latency, end)
         self.holds["loss", "target_samples"] = [(0, self.latency, 1)]
-        start = logits[0][0] if self.plan.loss.kind == "mse" else end - interval
+        start = end - interval if self.plan.loss.labels else logits[0][0]
         return [(start, end)] * len(logits)
 
     def _backward(self, n: int, feature: Rows, result: Rows, errors: Rows) -> Rows:

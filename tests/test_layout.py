@@ -25,6 +25,7 @@ LEAVES = (
     "hyper",
     "kinds",
     "layer_plan",
+    "loss_options",
     "plan",
     "registers",
     "relay",
@@ -36,8 +37,10 @@ LEAVES = (
 LAYERS = (
     "activation",
     "affine",
+    "binary_cross_entropy",
     "conv",
     "cross_entropy",
+    "huber",
     "linear",
     "maxpool",
     "mse",

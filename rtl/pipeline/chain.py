@@ -13,8 +13,10 @@ from ..parts import lanes
 from ..parts.fifo import Fifo
 from ..parts.gear import Gear
 from ..probes import probe_table
+from .binary_cross_entropy import BinaryCrossEntropy
 from .conv import Conv
 from .cross_entropy import CrossEntropy
+from .huber import Huber
 from .linear import Linear
 from .maxpool import MaxPool
 from .mse import Mse
@@ -22,6 +24,13 @@ from .relu import Relu
 from .update_rule import HYPER
 
 __all__ = ["Chain"]
+
+LOSSES = {
+    "cross_entropy": CrossEntropy,
+    "mse": Mse,
+    "huber": Huber,
+    "binary_cross_entropy": BinaryCrossEntropy,
+}
 
 
 def _block(layer: LayerPlan, plan: Plan):
@@ -49,8 +58,7 @@ class Chain(wiring.Component):
     def __init__(self, plan: Plan):
         self.plan = plan
         self.blocks = [_block(layer, plan) for layer in plan.layers]
-        loss = Mse if plan.loss.kind == "mse" else CrossEntropy
-        self.loss = loss(plan.loss, plan.rounding)
+        self.loss = LOSSES[plan.loss.kind](plan.loss, plan.rounding)
         trainable = [(n, layer) for n, layer in enumerate(plan.layers) if layer.trainable]
         saturated = {
             f"layer_{n}": data.StructLayout(dict.fromkeys(saturating_tensors(layer), 32))
@@ -140,16 +148,15 @@ class Chain(wiring.Component):
             loss.clear.eq(self.reload),
             self.saturated.loss.eq(loss.clipped),
             self.sample_done.eq(loss.sample_done),
+            self.bad_label.eq(loss.bad_label),
         ]
-        if self.plan.loss.kind == "cross_entropy":
-            m.d.comb += self.bad_label.eq(loss.bad_label)
         self._control(m)
         self._probes(m)
         return m
 
     @property
     def _target_depth(self) -> int:
-        per_sample = 1 if self.plan.loss.kind == "cross_entropy" else self.plan.loss.outputs
+        per_sample = 1 if self.plan.loss.labels else self.plan.loss.outputs
         return self.plan.loss.target_samples * per_sample
 
     def _join(self, m, name, source, sink, width, i_lanes, o_lanes):

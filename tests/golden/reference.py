@@ -128,19 +128,51 @@ def maxpool_errors(
 def cross_entropy(
     logits: list[int], label: int, loss: LossPlan, rounding: Rounding, table: list[int]
 ) -> tuple[list[int], int]:
-    """Return one sample's errors and how many were clipped."""
+    """Return one sample's errors and how many were clipped; label ``outputs`` is ignored."""
+    weights = [Fraction(w, 1 << loss.weight_frac) for w in loss.class_weights] or [Fraction(1)]
+    guard = 0
+    while max(weights) > 1 << guard:
+        guard += 1
+    frac = loss.error.frac + guard
+    weight = Fraction(0) if label == loss.outputs else (weights * loss.outputs)[label]
+    powers = exponentials(logits, loss, rounding, table)
+    pairs = []
+    for n, power in enumerate(powers):
+        p = round(Fraction(power << frac, sum(powers)))
+        exact = weight * (p - ((1 << frac) if n == label else 0)) / (1 << frac)
+        value = round_fraction(exact * Fraction(2) ** loss.error.frac, rounding)
+        pairs.append(clip(value, loss.error))
+    return [value for value, _ in pairs], sum(hit for _, hit in pairs)
+
+
+def exponentials(
+    logits: list[int], loss: LossPlan, rounding: Rounding, table: list[int]
+) -> list[int]:
     exponent = Format(15, 10, signed=False)
     powers = []
     for z in logits:
         t, _ = rq((max(logits) - z) * 47274, loss.feature.frac + 15, exponent, rounding)
         powers.append(table[t % 1024] >> (t // 1024))
-    errors, clipped = [], 0
-    for n, power in enumerate(powers):
-        p = round(Fraction(power << loss.error.frac, sum(powers)))
-        value, hit = clip(p - ((1 << loss.error.frac) if n == label else 0), loss.error)
-        errors.append(value)
-        clipped += hit
-    return errors, clipped
+    return powers
+
+
+def value_errors(
+    logits: list[int], targets: list[int], loss: LossPlan, rounding: Rounding, table: list[int]
+) -> tuple[list[int], int]:
+    """Return one sample's errors under a loss of values, and how many were clipped."""
+    pairs = []
+    for z, t in zip(logits, targets, strict=True):
+        exact = Fraction(z - t) * Fraction(2) ** -loss.feature.frac
+        if loss.kind == "huber":
+            delta = loss.delta * Fraction(2) ** -loss.feature.frac
+            exact = min(max(exact, -delta), delta)
+        if loss.kind == "binary_cross_entropy":
+            here, there = exponentials([z, 0], loss, rounding, table)
+            p = round(Fraction(here << loss.error.frac, here + there))
+            exact = Fraction(p, 1 << loss.error.frac) - Fraction(t, 1 << loss.feature.frac)
+        value = round_fraction(exact * Fraction(2) ** loss.error.frac, rounding)
+        pairs.append(clip(value, loss.error))
+    return [value for value, _ in pairs], sum(hit for _, hit in pairs)
 
 
 def update(
