@@ -25,13 +25,14 @@ LEAVES = (
     "kinds",
     "layer_plan",
     "plan",
+    "pooling",
     "registers",
     "schedule",
     "step",
     "tables",
     "timing",
 )
-LAYERS = ("conv", "cross_entropy", "linear", "maxpool", "mse", "relu", "update")
+LAYERS = ("avgpool", "conv", "cross_entropy", "linear", "maxpool", "mse", "relu", "update")
 CODE = ("model", "rtl", "boards", "sim", "host", "tests", "bench", "examples")
 NAMED_FOLDERS = ("bench", "boards", "docs", "host", "model", "rtl", "scripts", "sim", "tests")
 LONGEST_FILE = 400
