@@ -40,7 +40,7 @@ class MaxPool:
         0.
         """
         layer = self.layer
-        _, height, width = layer.i_shape
+        width = layer.i_shape[2]
         (top, left), (below, right) = layer.padding, self._trailing()
         maps = features.transpose(0, 1).to(torch.float64)
         maps = F.pad(maps, (left, right, top, below), value=float("-inf")).contiguous()
