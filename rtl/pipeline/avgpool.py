@@ -17,6 +17,7 @@ from ..parts.delay import delay
 from ..parts.divide import LATENCY as DIVIDE_LATENCY
 from ..parts.divide import Divide
 from ..parts.fifo import Fifo
+from ..parts.requantize import check_rounding
 from ..parts.window import READ_LATENCY
 from .pool_taps import PoolTaps
 
@@ -57,33 +58,13 @@ class AvgPool(wiring.Component):
     """
 
     def __init__(self, layer: LayerPlan, rounding: Rounding) -> None:
+        check_rounding(rounding)
+        average_axes(layer)
         self.layer = layer
         self.rounding = rounding
-        forward, backward = average_widths(layer)
-        self._fp = _Means(
-            layer,
-            rounding,
-            width=layer.i_feature.width,
-            acc_width=forward,
-            walks=layer.fp_walks,
-            depth=layer.buffers.fp_rows,
-            shift=0,
-            fmt=layer.o_feature,
-        )
         feature = stream.Signature(lanes(layer.o_feature.width, layer.lanes))
         members = {"i": In(feature), "o": Out(feature), "training": In(1), "clear": In(1)}
         if layer.backward:
-            self._eb = _Means(
-                layer,
-                rounding,
-                width=layer.o_error.width,
-                acc_width=backward,
-                walks=layer.eb_walks,
-                depth=layer.buffers.eb_rows,
-                shift=layer.o_error.frac - layer.i_error.frac,
-                fmt=layer.i_error,
-                backward=True,
-            )
             counts = dict.fromkeys(saturating_tensors(layer), 32)
             members |= {
                 "o_error": In(stream.Signature(lanes(layer.o_error.width, layer.lanes))),
@@ -106,11 +87,32 @@ class AvgPool(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.fp = fp = self._fp
+        layer = self.layer
+        forward, backward = average_widths(layer)
+        m.submodules.fp = fp = _Means(
+            layer,
+            self.rounding,
+            width=layer.i_feature.width,
+            acc_width=forward,
+            walks=layer.fp_walks,
+            depth=layer.buffers.fp_rows,
+            shift=0,
+            fmt=layer.o_feature,
+        )
         wiring.connect(m, wiring.flipped(self.i), fp.i)
         wiring.connect(m, fp.o, wiring.flipped(self.o))
-        if self.layer.backward:
-            m.submodules.eb = eb = self._eb
+        if layer.backward:
+            m.submodules.eb = eb = _Means(
+                layer,
+                self.rounding,
+                width=layer.o_error.width,
+                acc_width=backward,
+                walks=layer.eb_walks,
+                depth=layer.buffers.eb_rows,
+                shift=layer.o_error.frac - layer.i_error.frac,
+                fmt=layer.i_error,
+                backward=True,
+            )
             wiring.connect(m, wiring.flipped(self.o_error), eb.i)
             wiring.connect(m, eb.o, wiring.flipped(self.i_error))
             m.d.comb += [eb.clear.eq(self.clear), self.saturated.i_error.eq(eb.clipped)]

@@ -1,3 +1,5 @@
+# amaranth: UnusedElaboratable=no
+# ruff: noqa: ERA001
 """Average-pooling equals its golden model bit for bit over windows, padding and divisors, in the
 plan's interval.
 """
@@ -31,7 +33,7 @@ CASES = {
     "oblong": ((2, 3, 8), (1, 4), (1, 2), (0, 2), 2, REAL),
     "single pixels": ((2, 3, 3), (1, 1), (1, 1), (0, 0), 1, {}),
     "one pixel": ((2, 1, 1), (3, 3), (2, 2), (1, 1), 1, {}),
-    "tall": ((1, 33, 1), (3, 1), (2, 1), (1, 0), 1, {}),
+    "tall": ((1, 17, 1), (3, 1), (2, 1), (1, 0), 1, {}),
 }
 ADAPTIVE = {
     "to one": ((4, 3, 5), (1, 1), 2),
@@ -40,7 +42,7 @@ ADAPTIVE = {
     "10 to 4 and 7": ((1, 10, 10), (4, 7), 1),
     "growing": ((1, 2, 3), (5, 4), 1),
     "unchanged": ((2, 3, 3), (3, 3), 1),
-    "a long map": ((1, 40, 2), (1, 1), 1),
+    "a long map": ((1, 20, 2), (1, 1), 1),
 }
 
 
@@ -108,17 +110,22 @@ def test_windows_of_different_divisors_share_a_common_one():
     assert run["i_error"] == [[4], [8], [5]]  # 7/2, 7/2 + 10/2 = 17/2, 10/2
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.5])
-@pytest.mark.parametrize("case", [*CASES, *ADAPTIVE])
+@pytest.mark.parametrize(
+    ("case", "stall"),
+    [
+        *[(case, 0.5) for case in (*CASES, *ADAPTIVE)],
+        *[(case, 0.0) for case in ("overlapping", "rest kept, padded, real entries", "7 to 3")],
+    ],
+)
 def test_both_directions_are_right_in_the_least_buffers(case, stall):
-    run_pool(layer(case), samples=3, seed=len(case), stall=stall)
+    run_pool(layer(case), samples=2, seed=len(case), stall=stall)
 
 
 @pytest.mark.parametrize("rounding", MODES)
 @pytest.mark.parametrize("frac", [3, 8])
 @pytest.mark.parametrize("case", ["rest kept, padded", "padded, real entries", "7 to 3"])
 def test_errors_are_rounded_once_into_their_format(case, frac, rounding):
-    run_pool(layer(case, i_error=Format(9, frac)), samples=2, rounding=rounding, stall=0.3)
+    run_pool(layer(case, i_error=Format(9, frac)), samples=1, rounding=rounding, stall=0.3)
 
 
 MATRIX = [
@@ -129,7 +136,8 @@ MATRIX = [
 ]
 
 
-@pytest.mark.parametrize(("n", "case"), enumerate(MATRIX))
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "case"), list(enumerate(MATRIX)))
 def test_every_window_rounds_as_its_golden_model(n, case):
     kernel, stride, padding, ceil_mode, count_padding = case
     plan = windows(
@@ -188,14 +196,26 @@ def test_a_slow_neighbour_loses_nothing(slow):
     run_pool(layer("rest kept, padded"), samples=3, stall={slow: 0.9})
 
 
-@pytest.mark.parametrize("case", [*CASES, *ADAPTIVE])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "overlapping",
+        "rest kept, padded",
+        "stride above kernel",
+        "single pixels",
+        "one pixel",
+        "10 to 4 and 7",
+        "growing",
+        "a long map",
+    ],
+)
 def test_intervals_are_those_of_the_plan(case):
-    plan = layer(case, rows=80)
-    run = run_pool(plan, samples=6)
+    plan = layer(case, rows=48)
+    run = run_pool(plan, samples=4)
     sizes = {"o": plan.i_shape, "i_error": plan.o_shape}
     for name, interval in (("o", plan.fp_interval), ("i_error", plan.eb_interval)):
         writes = sizes[name][1] * sizes[name][2] * plan.i_blocks
-        ends = run.times[name][len(run.times[name]) // 6 - 1 :: len(run.times[name]) // 6]
+        ends = run.times[name][len(run.times[name]) // 4 - 1 :: len(run.times[name]) // 4]
         steps = {after - before for before, after in pairwise(ends[2:])}
         assert steps == {max(interval, writes)}, name
 

@@ -40,7 +40,7 @@ CASES = {
     "oblong": ((2, 3, 8), (1, 4), (1, 2), (0, 2), 2, {}),
     "single pixels": ((2, 3, 3), (1, 1), (1, 1), (0, 0), 1, {}),
     "one pixel": ((2, 1, 1), (3, 3), (2, 2), (1, 1), 1, {}),
-    "tall": ((1, 33, 1), (3, 1), (2, 1), (1, 0), 1, {}),
+    "tall": ((1, 17, 1), (3, 1), (2, 1), (1, 0), 1, {}),
     "whole map": ((2, 3, 4), (3, 4), (1, 1), (0, 0), 1, {}),
 }
 
@@ -86,10 +86,15 @@ def test_padding_never_wins():
     assert run["i_error"] == [[7], [-9]]
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.5])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "stall"),
+    [
+        *[(case, 0.5) for case in CASES],
+        *[(case, 0.0) for case in ("padded", "rest kept and padded", "dilated, strided, padded")],
+    ],
+)
 def test_both_directions_are_right_in_the_least_buffers(case, stall):
-    run_pool(layer(*CASES[case]), samples=4, seed=len(case), stall=stall)
+    run_pool(layer(*CASES[case]), samples=2, seed=len(case), stall=stall)
 
 
 def test_a_first_layer_has_no_error_streams():
@@ -135,13 +140,25 @@ def test_windows_wait_while_all_indices_are_waiting():
         )
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        "overlapping",
+        "padded",
+        "rest kept, stride above kernel",
+        "dilated, strided, padded",
+        "single pixels",
+        "one pixel",
+        "tall",
+        "whole map",
+    ],
+)
 def test_intervals_are_those_of_the_plan(case):
     plan = layer(*CASES[case], rows=16)
-    run = run_pool(plan, samples=6)
+    run = run_pool(plan, samples=4)
     writes = plan.i_shape[1] * plan.i_shape[2] * plan.i_blocks
     for name, samples in (("o", plan.fp_interval), ("i_error", plan.eb_interval)):
-        ends = run.times[name][len(run.times[name]) // 6 - 1 :: len(run.times[name]) // 6]
+        ends = run.times[name][len(run.times[name]) // 4 - 1 :: len(run.times[name]) // 4]
         steps = {after - before for before, after in pairwise(ends[2:])}
         assert steps == {max(samples, writes)}, name
 
