@@ -27,6 +27,7 @@ LEAVES = (
     "layer_plan",
     "loss_options",
     "plan",
+    "pooling",
     "registers",
     "relay",
     "schedule",
@@ -37,6 +38,7 @@ LEAVES = (
 LAYERS = (
     "activation",
     "affine",
+    "avgpool",
     "binary_cross_entropy",
     "conv",
     "cross_entropy",

@@ -159,11 +159,9 @@ class _Axis:
         return self.entry.last_tap
 
     def source(self, tap):
-        return (
-            self.entry.first_source + tap
-            if self.walk.source_step > 0
-            else self.entry.first_source - tap
-        )
+        step = self.walk.source_step
+        way = tap if abs(step) == 1 else tap * abs(step)
+        return self.entry.first_source + way if step > 0 else self.entry.first_source - way
 
     def tap(self, tap):
         return self.entry.first_tap + tap * self.walk.tap_step
