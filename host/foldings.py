@@ -39,10 +39,17 @@ class Folding:
     interval: int
     dsp: int
     update_bram36: float = 0.0
+    group_lanes: int = 1
 
     def apply(self, layer: LayerPlan) -> LayerPlan:
         """The layer, folded this way."""
-        return dataclasses.replace(layer, a=self.a, b=self.b, update_lanes=self.update_lanes)
+        return dataclasses.replace(
+            layer,
+            a=self.a,
+            b=self.b,
+            group_lanes=self.group_lanes,
+            update_lanes=self.update_lanes,
+        )
 
 
 def divisors(number: int) -> list[int]:
@@ -83,13 +90,14 @@ class FoldingTable:
         RAMs: shallower memories may turn into LUTs.
         """
         quick = self.foldings[: bisect_right(self.intervals, interval)]
-        least: dict[tuple[int, int], float] = {}
+        least: dict[tuple[int, int, int], float] = {}
         kept = []
         for folding in sorted(quick, key=lambda x: x.dsp):
             if folding.dsp > dsp:
                 break
-            if folding.update_bram36 < least.get((folding.a, folding.b), math.inf):
-                least[folding.a, folding.b] = folding.update_bram36
+            word = folding.a, folding.b, folding.group_lanes
+            if folding.update_bram36 < least.get(word, math.inf):
+                least[word] = folding.update_bram36
                 kept.append(folding)
         return sorted(kept, key=lambda x: (x.dsp, self.floor(x).bram36, self.floor(x).lut))
 
@@ -105,21 +113,30 @@ class FoldingTable:
 def _foldings(layer: LayerPlan, sweep_samples: Fraction) -> Iterator[Folding]:
     pixels = layer.i_shape[1] * layer.i_shape[2]
     multiplier, lane = multiplier_dsp(layer), update_lane_dsp(layer)
-    for a in divisors(layer.o_shape[0]):
-        for b in divisors(layer.i_shape[0]):
-            products = a * b
-            engines = max(layer.fp_interval, layer.eb_interval) // products
-            engines = max(engines, pixels * layer.i_shape[0] // b)
-            for lanes in divisors(products):
-                if a % lanes and lanes % a:
-                    continue
-                chunks = layer.weight_words // lanes
-                if layer.bias:
-                    chunks += layer.o_shape[0] // a * -(-a // lanes)
-                sweep = -(-(chunks + SWEEP_LATENCY) // sweep_samples)
-                dsp = products * multiplier + lanes * lane
-                bram36 = update_memories(layer, lanes, chunks).bram36
-                yield Folding(a, b, lanes, max(engines, sweep), dsp, bram36)
+    for a, b, groups in _words(layer):
+        products, outputs = a * b * groups, a * groups
+        engines = max(layer.fp_interval, layer.eb_interval) // products
+        engines = max(engines, pixels * layer.i_shape[0] // (b * groups))
+        for lanes in divisors(products):
+            if outputs % lanes and lanes % outputs:
+                continue
+            chunks = layer.weight_words // lanes
+            if layer.bias:
+                chunks += layer.o_shape[0] // outputs * -(-outputs // lanes)
+            sweep = -(-(chunks + SWEEP_LATENCY) // sweep_samples)
+            dsp = products * multiplier + lanes * lane
+            bram36 = update_memories(layer, lanes, chunks).bram36
+            yield Folding(a, b, lanes, max(engines, sweep), dsp, bram36, groups)
+
+
+def _words(layer: LayerPlan) -> Iterator[tuple[int, int, int]]:
+    """Every (a, b, group_lanes): several groups at once only where each is whole."""
+    outputs, inputs = layer.group_shape
+    for a in divisors(outputs):
+        for b in divisors(inputs):
+            whole = (a, b) == (outputs, inputs)
+            for groups in divisors(layer.groups) if whole else (1,):
+                yield a, b, groups
 
 
 def cheapest_sets(choices: list[list[Folding]], dsp: int) -> Iterator[tuple[Folding, ...]]:

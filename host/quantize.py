@@ -100,12 +100,13 @@ def parameter_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """torch's shape of every trained tensor, by its key in ``state_dict()``."""
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in plan.trainable:
-        outputs, inputs = layer.o_shape[0], layer.i_shape[0]
+        outputs, inputs = layer.o_shape[0], layer.group_shape[1]
         height, width = layer.kernel
-        linear = layer.kind == "linear"
-        shapes[f"{layer.name}.weight"] = (
-            (outputs, inputs * height * width) if linear else (outputs, inputs, height, width)
-        )
+        shapes[f"{layer.name}.weight"] = {
+            "conv2d": (outputs, inputs, height, width),
+            "linear": (outputs, inputs * height * width),
+            "scale": (outputs,),
+        }[layer.kind]
         if layer.bias is not None:
             shapes[f"{layer.name}.bias"] = (outputs,)
     return shapes

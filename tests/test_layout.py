@@ -31,7 +31,7 @@ LEAVES = (
     "tables",
     "timing",
 )
-LAYERS = ("conv", "cross_entropy", "linear", "maxpool", "mse", "relu", "update")
+LAYERS = ("conv", "cross_entropy", "linear", "maxpool", "mse", "relu", "scale", "update")
 CODE = ("model", "rtl", "boards", "sim", "host", "tests", "bench", "examples")
 NAMED_FOLDERS = ("bench", "boards", "docs", "host", "model", "rtl", "scripts", "sim", "tests")
 LONGEST_FILE = 400
