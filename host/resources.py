@@ -95,9 +95,13 @@ def engine_resources(layer: LayerPlan, plan: Plan) -> dict[str, Resources]:
     working = layer.weight.working.width
     feature, error = layer.i_feature.width, layer.o_error.width
     parts = {
-        "fp": _sums(layer, layer.fp_acc_width, outputs=layer.o_lanes, width=feature, working=working)
+        "fp": _sums(
+            layer, layer.fp_acc_width, outputs=layer.o_lanes, width=feature, working=working
+        )
         + memory(products * working, layer.weight_words * layer.fp_banks)
-        + _window(layer.i_shape[2] * layer.i_blocks, layer.buffers.fp_rows, layer.i_lanes * feature),
+        + _window(
+            layer.i_shape[2] * layer.i_blocks, layer.buffers.fp_rows, layer.i_lanes * feature
+        ),
     }
     if layer.bias:
         width = layer.o_lanes * layer.bias.working.width
@@ -106,7 +110,9 @@ def engine_resources(layer: LayerPlan, plan: Plan) -> dict[str, Resources]:
         parts["eb"] = (
             _sums(layer, layer.eb_acc_width, outputs=layer.i_lanes, width=error, working=working)
             + memory(products * working, layer.weight_words * layer.eb_banks)
-            + _window(layer.o_shape[2] * layer.o_blocks, layer.buffers.eb_rows, layer.o_lanes * error)
+            + _window(
+                layer.o_shape[2] * layer.o_blocks, layer.buffers.eb_rows, layer.o_lanes * error
+            )
         )
     parts["wg"] = _gradient(layer, plan)
     parts["update"] = _update(layer)

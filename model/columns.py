@@ -1,10 +1,11 @@
 """Exact two-dimensional correlation as a few large matrix products: the engine of the fast golden.
 
-A map is kept channel-major, group by group: channels are the rows of a matrix, and all positions of all samples its
-columns. Kernel columns are gathered into rows beforehand; a kernel row is reached by an offset into
-the same buffer, because moving down one map row is moving ``outputs`` columns further. So a kernel
-of R rows takes R products and no more copies than it has columns. Zero padding below one sample
-doubles as the padding above the next. Dilated rows and strided rows meet where their steps do.
+A map is kept channel-major, group by group: channels are the rows of a matrix, and all positions of
+all samples its columns. Kernel columns are gathered into rows beforehand; a kernel row is reached
+by an offset into the same buffer, because moving down one map row is moving ``outputs`` columns
+further. So a kernel of R rows takes R products and no more copies than it has columns; dilated and
+strided rows meet where their steps do. Zero padding below one sample doubles as the padding above
+the next.
 
 Every sum is exact whatever its order, as long as the caller picks a dtype that holds the worst
 case.

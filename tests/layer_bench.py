@@ -70,8 +70,12 @@ def train_layer(
     seed: int = 1,
     scale: int = 12,
     deadline_cycles: int = 60_000,
+    bias: torch.Tensor | None = None,
 ) -> tuple[Side, Side]:
-    """Return (hardware, golden) after ``batches`` mini-batches of random values below 2**scale."""
+    """Return (hardware, golden) after ``batches`` mini-batches of random values below 2**scale.
+
+    ``bias`` replaces the drawn master biases of a layer that has some.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def draw(bits: int, *shape: int) -> torch.Tensor:
@@ -90,7 +94,7 @@ def train_layer(
         draw(scale, samples, *layer.i_shape),
         draw(scale - 2, samples, *layer.o_shape),
         draw(26, *shape),
-        draw(26, shape[0]) if layer.bias else None,
+        (draw(26, shape[0]) if bias is None else bias) if layer.bias else None,
     )
     return _Hardware(case, batches, stall, seed, deadline_cycles).run(), _golden(case, batches)
 

@@ -52,9 +52,7 @@ class Conv:
     def __init__(self, layer: LayerPlan, batch: int) -> None:
         self.layer = layer
         name = layer.name
-        self._forward = self._over_outputs(
-            sum_dtype(layer.fp_acc_width, f"{name}: forward sums")
-        )
+        self._forward = self._over_outputs(sum_dtype(layer.fp_acc_width, f"{name}: forward sums"))
         # What the kernel does not reach backwards is zero padding of the flipped kernel.
         reach = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel, strict=True)]
         self._backward = Correlation(

@@ -24,9 +24,10 @@ class GradientEngine(wiring.Component):
     """Adds errors times features to one sum per weight, and errors to one sum per bias.
 
     Walks the layer's outputs as FP does; each beat multiplies ``a`` errors by ``b`` features of
-    each group at once and adds the products to ``word_size`` sums. Interval: ``LayerPlan.fp_interval`` cycles per sample. Sums
-    live in ``gradient_banks`` banks: one takes the present mini-batch while the update reads, then
-    clears, the other. A sample's features wait in a window from the moment that FP receives them.
+    each group at once and adds the products to ``word_size`` sums. Interval:
+    ``LayerPlan.fp_interval`` cycles per sample. Sums live in ``gradient_banks`` banks: one takes
+    the present mini-batch while the update reads, then clears, the other. A sample's features wait
+    in a window from the moment that FP receives them.
 
     Parameters
     ----------
