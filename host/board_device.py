@@ -34,6 +34,7 @@ from .device import (
     check_samples,
     check_targets,
 )
+from .quantize import parameter_shapes
 
 __all__ = ["BoardDevice"]
 
@@ -142,7 +143,8 @@ class BoardDevice:
         layer = self.plan.trainable[number]
         weight, bias = packets.unpack_parameters(layer, self._read_memory(number, memory))
         tensor = torch.from_numpy(weight.astype(np.int64))
-        found = {f"{layer.name}.weight": tensor.flatten(1) if layer.kind == "linear" else tensor}
+        shape = parameter_shapes(self.plan)[f"{layer.name}.weight"]
+        found = {f"{layer.name}.weight": tensor.reshape(shape)}
         if bias is not None:
             found[f"{layer.name}.bias"] = torch.from_numpy(bias.astype(np.int64))
         return found

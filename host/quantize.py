@@ -104,7 +104,7 @@ def parameter_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """torch's shape of every trained tensor, by its key in ``state_dict()``."""
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in plan.trainable:
-        outputs, inputs = layer.o_shape[0], layer.i_shape[0] // layer.groups
+        outputs, inputs = layer.o_shape[0], layer.group_shape[1]
         height, width = layer.kernel
         if layer.kind == "scale":
             shape: tuple[int, ...] = (outputs,)

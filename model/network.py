@@ -319,8 +319,8 @@ class Network:
 
 
 def _shape(layer: LayerPlan, part: str) -> tuple[int, ...]:
-    outputs, inputs = layer.o_shape[0], layer.i_shape[0]
-    if part == "bias":
+    outputs, inputs = layer.o_shape[0], layer.group_shape[1]
+    if part == "bias" or layer.kind == "scale":
         return (outputs,)
     if layer.kind == "linear":
         return (outputs, inputs * layer.i_shape[1] * layer.i_shape[2])

@@ -241,7 +241,7 @@ class Plan:
     @property
     def multipliers(self) -> int:
         """Multipliers of all FP, EB and WG engines."""
-        return sum(layer.a * layer.b * len(layer.engines) for layer in self.layers)
+        return sum(layer.word_size * len(layer.engines) for layer in self.layers)
 
     def layer(self, name: str) -> LayerPlan:
         for layer in self.layers:

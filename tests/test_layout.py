@@ -47,6 +47,7 @@ LAYERS = (
     "maxpool",
     "mse",
     "relu",
+    "scale",
     "table",
     "update",
 )

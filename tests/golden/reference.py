@@ -55,14 +55,18 @@ def taps(layer: LayerPlan):
     for y, x, ky, kx in product(
         range(rows), range(cols), range(layer.kernel[0]), range(layer.kernel[1])
     ):
-        row = y * layer.stride[0] + ky - layer.padding[0]
-        col = x * layer.stride[1] + kx - layer.padding[1]
+        row = y * layer.stride[0] + ky * layer.dilation[0] - layer.padding[0]
+        col = x * layer.stride[1] + kx * layer.dilation[1] - layer.padding[1]
         if 0 <= row < height and 0 <= col < width:
             yield y, x, ky, kx, row, col
 
 
 def _places(layer: LayerPlan, samples: int):
-    return product(range(samples), range(layer.o_shape[0]), range(layer.i_shape[0]), taps(layer))
+    """Yield (sample, output channel, input channel, that channel's number in its group, tap)."""
+    outputs, inputs = layer.o_shape[0] // layer.groups, layer.i_shape[0] // layer.groups
+    channels = product(range(samples), range(layer.groups), range(outputs), range(inputs))
+    for (n, group, o, i), tap in product(channels, list(taps(layer))):
+        yield n, group * outputs + o, group * inputs + i, i, tap
 
 
 def forward_sums(
@@ -76,23 +80,23 @@ def forward_sums(
         for n in range(samples)
         for place in product(*map(range, layer.o_shape))
     }
-    for n, o, i, (y, x, ky, kx, row, col) in _places(layer, samples):
-        sums[n, o, y, x] += weight[o, i, ky, kx] * features[n, i, row, col]
+    for n, o, c, i, (y, x, ky, kx, row, col) in _places(layer, samples):
+        sums[n, o, y, x] += weight[o, i, ky, kx] * features[n, c, row, col]
     return sums
 
 
 def backward_sums(layer: LayerPlan, errors: Numbers, weight: Numbers, samples: int) -> Numbers:
     sums = dict.fromkeys(product(range(samples), *map(range, layer.i_shape)), 0)
-    for n, o, i, (y, x, ky, kx, row, col) in _places(layer, samples):
-        sums[n, i, row, col] += weight[o, i, ky, kx] * errors[n, o, y, x]
+    for n, o, c, i, (y, x, ky, kx, row, col) in _places(layer, samples):
+        sums[n, c, row, col] += weight[o, i, ky, kx] * errors[n, o, y, x]
     return sums
 
 
 def weight_sums(layer: LayerPlan, errors: Numbers, features: Numbers, samples: int) -> Numbers:
-    shape = (layer.o_shape[0], layer.i_shape[0], *layer.kernel)
+    shape = (layer.o_shape[0], layer.i_shape[0] // layer.groups, *layer.kernel)
     sums = dict.fromkeys(product(*map(range, shape)), 0)
-    for n, o, i, (y, x, ky, kx, row, col) in _places(layer, samples):
-        sums[o, i, ky, kx] += errors[n, o, y, x] * features[n, i, row, col]
+    for n, o, c, i, (y, x, ky, kx, row, col) in _places(layer, samples):
+        sums[o, i, ky, kx] += errors[n, o, y, x] * features[n, c, row, col]
     return sums
 
 
