@@ -9,10 +9,32 @@ from torch import Tensor
 
 from ..fixed import requantize
 from ..formats import Format, Rounding
+from ..plan import LayerPlan
+from ..step import Step
 
-__all__ = ["backward", "forward"]
+__all__ = ["MaxPool", "backward", "forward"]
 
 Pair = tuple[int, int]
+
+
+class MaxPool:
+    """Max-pooling of one layer of kind ``maxpool2d``; remembers where its maxima were."""
+
+    def __init__(self, layer: LayerPlan, rounding: Rounding) -> None:
+        self.layer = layer
+        self._places = torch.zeros(0)
+
+    def forward(self, features: Tensor, step: Step) -> tuple[Tensor, int]:
+        """Return the maxima [B, C, Ho, Wo], and 0."""
+        layer = self.layer
+        results, places = forward(features, layer.kernel, layer.stride, layer.padding)
+        if step.training:
+            self._places = places
+        return results, 0
+
+    def backward(self, errors: Tensor) -> tuple[Tensor, int]:
+        """Return the errors of the input map [B, C, H, W], and how many were clipped."""
+        return backward(errors, self._places, self.layer.i_shape[1:], self.layer.i_error)
 
 
 def forward(features: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tuple[Tensor, Tensor]:
