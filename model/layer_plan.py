@@ -138,6 +138,11 @@ class LayerPlan:
         return KINDS[self.kind].pattern
 
     @property
+    def source_errors(self) -> tuple[bool, ...]:
+        """Per source of a join whether it takes an error."""
+        return self.errors or (self.backward,) * len(self.sources)
+
+    @property
     def i_lanes(self) -> int:
         """Channels per transfer of the feature that comes in, and of the error that goes out."""
         return self.b if self.trainable else self.lanes

@@ -11,6 +11,7 @@ from ...model.errors import PlanError
 from ...model.formats import Rounding
 from ...model.geometry import Walk
 from ...model.plan import LayerPlan
+from ...model.registers import saturating_tensors
 from ..parts import lanes
 from ..parts.delay import delay
 from ..parts.fifo import Fifo
@@ -37,6 +38,7 @@ class MaxPool(wiring.Component):
     Parameters
     ----------
     layer : LayerPlan of kind ``maxpool2d``
+    rounding : Rounding, not used
 
     Members
     -------
@@ -44,7 +46,7 @@ class MaxPool(wiring.Component):
     o_error, i_error : In, Out; streams of the errors of output and input, only where
         ``layer.backward``
     training : In(1), low: no indices are kept, as no errors will come; changes only while drained
-    clipped : Out(32), errors that saturated; ``clear`` : In(1), zeroes it
+    saturated : Out, clipped errors, only where ``layer.backward``; ``clear`` : In(1), zeroes them
 
     Raises
     ------
@@ -52,7 +54,7 @@ class MaxPool(wiring.Component):
         When the errors of input and output differ in fraction bits.
     """
 
-    def __init__(self, layer: LayerPlan) -> None:
+    def __init__(self, layer: LayerPlan, rounding: Rounding) -> None:
         if layer.i_error.frac != layer.o_error.frac:
             raise PlanError(
                 f"{layer.name}: i_error.frac must equal o_error.frac, {layer.o_error.frac} bits, "
@@ -64,10 +66,11 @@ class MaxPool(wiring.Component):
             "i": In(feature),
             "o": Out(feature),
             "training": In(1),
-            "clipped": Out(32),
             "clear": In(1),
         }
         if layer.backward:
+            tensors = saturating_tensors(layer)
+            members["saturated"] = Out(data.StructLayout(dict.fromkeys(tensors, 32)))
             members["o_error"] = In(stream.Signature(lanes(layer.o_error.width, layer.lanes)))
             members["i_error"] = Out(stream.Signature(lanes(layer.i_error.width, layer.lanes)))
         super().__init__(members)
@@ -171,7 +174,7 @@ class MaxPool(wiring.Component):
             taps.taken.eq(self.i_error.valid & self.i_error.ready),
             taps.go.eq(1),
             requantize.clear.eq(self.clear),
-            self.clipped.eq(requantize.clipped),
+            self.saturated.i_error.eq(requantize.clipped),
         ]
         for n in range(layer.lanes):
             total = Signal(signed(width), name=f"total_{n}")
