@@ -31,7 +31,18 @@ LEAVES = (
     "tables",
     "timing",
 )
-LAYERS = ("conv", "cross_entropy", "linear", "maxpool", "mse", "relu", "update")
+LAYERS = (
+    "add",
+    "concat",
+    "conv",
+    "cross_entropy",
+    "fork",
+    "linear",
+    "maxpool",
+    "mse",
+    "relu",
+    "update",
+)
 CODE = ("model", "rtl", "boards", "sim", "host", "tests", "bench", "examples")
 NAMED_FOLDERS = ("bench", "boards", "docs", "host", "model", "rtl", "scripts", "sim", "tests")
 LONGEST_FILE = 400

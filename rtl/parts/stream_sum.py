@@ -9,10 +9,17 @@ from amaranth.lib.wiring import In, Out
 
 from ...model.formats import Format, Rounding
 from . import lanes as lane_layout
-from .fifo import Fifo
+from .fifo import Fifo, fifo_latency
 from .requantize import Requantize
 
-__all__ = ["StreamSum"]
+__all__ = ["StreamSum", "sum_latency"]
+
+SUM_LATENCY = 3  # the sum's register, and two of Requantize
+
+
+def sum_latency(depths: tuple[int, ...]) -> int:
+    """Most cycles from the last stream's word to the sum, with FIFOs of ``depths``."""
+    return SUM_LATENCY + max(fifo_latency(depth) for depth in depths)
 
 
 class StreamSum(wiring.Component):
@@ -48,15 +55,10 @@ class StreamSum(wiring.Component):
     ) -> None:
         self.lanes = lanes
         self.source = source
+        self.result = result
+        self.rounding = rounding
         self.depths = depths
         layout = lane_layout(source.width, lanes)
-        self._requantize = Requantize(
-            acc_width=source.width + (len(depths) - 1).bit_length(),
-            lanes=lanes,
-            shift=source.frac - result.frac,
-            fmt=result,
-            rounding=rounding,
-        )
         super().__init__(
             {
                 "i": In(stream.Signature(layout)).array(len(depths)),
@@ -68,13 +70,18 @@ class StreamSum(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from a word at the last stream to its sum at ``o``, when nothing waits there."""
-        deepest = max(Fifo(self.i[0].payload.shape(), depth).latency for depth in self.depths)
-        return deepest + 1 + self._requantize.latency
+        """Most cycles from the last stream's word to its sum at ``o``, without stalls."""
+        return sum_latency(self.depths)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.requantize = requantize = self._requantize
+        m.submodules.requantize = requantize = Requantize(
+            acc_width=self.source.width + (len(self.depths) - 1).bit_length(),
+            lanes=self.lanes,
+            shift=self.source.frac - self.result.frac,
+            fmt=self.result,
+            rounding=self.rounding,
+        )
         words = []
         for n, depth in enumerate(self.depths):
             m.submodules[f"queue_{n}"] = queue = Fifo(self.i[n].payload.shape(), depth)

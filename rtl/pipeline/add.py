@@ -12,7 +12,7 @@ from ...model.plan import LayerPlan
 from ...model.registers import saturating_tensors
 from ..parts import lanes
 from ..parts.fork import Fork
-from ..parts.stream_sum import StreamSum
+from ..parts.stream_sum import StreamSum, sum_latency
 
 __all__ = ["Add"]
 
@@ -41,13 +41,7 @@ class Add(wiring.Component):
 
     def __init__(self, layer: LayerPlan, rounding: Rounding) -> None:
         self.layer = layer
-        self._sum = StreamSum(
-            lanes=layer.lanes,
-            source=layer.i_feature,
-            result=layer.o_feature,
-            rounding=rounding,
-            depths=layer.buffers.join_words,
-        )
+        self.rounding = rounding
         members = {
             "i": In(stream.Signature(lanes(layer.i_feature.width, layer.lanes))).array(
                 len(layer.sources)
@@ -71,19 +65,26 @@ class Add(wiring.Component):
     @property
     def latency(self) -> int:
         """Cycles from the last source's word to the sum at ``o``."""
-        return self._sum.latency
+        return sum_latency(self.layer.buffers.join_words)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.sum = self._sum
-        for ours, theirs in zip(self.i, self._sum.i, strict=True):
+        layer = self.layer
+        m.submodules.sum = total = StreamSum(
+            lanes=layer.lanes,
+            source=layer.i_feature,
+            result=layer.o_feature,
+            rounding=self.rounding,
+            depths=layer.buffers.join_words,
+        )
+        for ours, theirs in zip(self.i, total.i, strict=True):
             wiring.connect(m, wiring.flipped(ours), theirs)
-        wiring.connect(m, self._sum.o, wiring.flipped(self.o))
+        wiring.connect(m, total.o, wiring.flipped(self.o))
         m.d.comb += [
-            self._sum.clear.eq(self.clear),
-            self.saturated.o_feature.eq(self._sum.clipped),
+            total.clear.eq(self.clear),
+            self.saturated.o_feature.eq(total.clipped),
         ]
-        if self.layer.backward:
+        if layer.backward:
             m.submodules.errors = errors = Fork(self.o_error.payload.shape(), len(self.i_error))
             wiring.connect(m, wiring.flipped(self.o_error), errors.i)
             for ours, theirs in zip(self.i_error, errors.o, strict=True):

@@ -11,7 +11,7 @@ from ...model.errors import PlanError
 from ...model.formats import Rounding
 from ...model.plan import LayerPlan
 from ..parts import lanes
-from ..parts.fifo import Fifo
+from ..parts.fifo import Fifo, fifo_latency
 
 __all__ = ["Concat"]
 
@@ -71,8 +71,7 @@ class Concat(wiring.Component):
     @property
     def latency(self) -> int:
         """Most cycles from a word in to the same word out, when it is its turn."""
-        shape = self.o.payload.shape()
-        return max(Fifo(shape, depth).latency for depth in self.layer.buffers.join_words)
+        return max(fifo_latency(depth) for depth in self.layer.buffers.join_words)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()

@@ -12,7 +12,7 @@ from ...model.plan import LayerPlan
 from ...model.registers import saturating_tensors
 from ..parts import fork as parts
 from ..parts import lanes
-from ..parts.stream_sum import StreamSum
+from ..parts.stream_sum import StreamSum, sum_latency
 
 __all__ = ["Fork"]
 
@@ -41,6 +41,7 @@ class Fork(wiring.Component):
 
     def __init__(self, layer: LayerPlan, rounding: Rounding) -> None:
         self.layer = layer
+        self.rounding = rounding
         feature = stream.Signature(lanes(layer.o_feature.width, layer.lanes))
         members = {
             "i": In(feature),
@@ -48,15 +49,7 @@ class Fork(wiring.Component):
             "training": In(1),
             "clear": In(1),
         }
-        self._sum = None
         if layer.backward:
-            self._sum = StreamSum(
-                lanes=layer.lanes,
-                source=layer.o_error,
-                result=layer.i_error,
-                rounding=rounding,
-                depths=layer.buffers.join_words,
-            )
             members |= {
                 "o_error": In(stream.Signature(lanes(layer.o_error.width, layer.lanes))).array(
                     layer.fan
@@ -74,21 +67,28 @@ class Fork(wiring.Component):
     @property
     def latency(self) -> int:
         """Cycles from the last consumer's error to the sum at ``i_error``; features take none."""
-        return self._sum.latency if self._sum else 0
+        return sum_latency(self.layer.buffers.join_words) if self.layer.backward else 0
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.features = features = parts.Fork(self.i.payload.shape(), self.layer.fan)
+        layer = self.layer
+        m.submodules.features = features = parts.Fork(self.i.payload.shape(), layer.fan)
         wiring.connect(m, wiring.flipped(self.i), features.i)
         for ours, theirs in zip(self.o, features.o, strict=True):
             wiring.connect(m, theirs, wiring.flipped(ours))
-        if self._sum:
-            m.submodules.sum = self._sum
-            for ours, theirs in zip(self.o_error, self._sum.i, strict=True):
+        if layer.backward:
+            m.submodules.sum = total = StreamSum(
+                lanes=layer.lanes,
+                source=layer.o_error,
+                result=layer.i_error,
+                rounding=self.rounding,
+                depths=layer.buffers.join_words,
+            )
+            for ours, theirs in zip(self.o_error, total.i, strict=True):
                 wiring.connect(m, wiring.flipped(ours), theirs)
-            wiring.connect(m, self._sum.o, wiring.flipped(self.i_error))
+            wiring.connect(m, total.o, wiring.flipped(self.i_error))
             m.d.comb += [
-                self._sum.clear.eq(self.clear),
-                self.saturated.i_error.eq(self._sum.clipped),
+                total.clear.eq(self.clear),
+                self.saturated.i_error.eq(total.clipped),
             ]
         return m

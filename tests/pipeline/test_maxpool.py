@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gradweave.model.errors import PlanError
-from gradweave.model.formats import Format
+from gradweave.model.formats import Format, Rounding
 from gradweave.model.geometry import output_size
 from gradweave.model.pipeline import maxpool as golden
 from gradweave.model.plan import Buffers, LayerPlan
@@ -78,16 +78,16 @@ def run_pool(plan, samples, seed=0, **options):
     routed, clipped = golden.backward(errors, places, plan.i_shape[1:], plan.i_error)
     expected = {"o": to_words(maxima, plan.lanes), "i_error": to_words(routed, plan.lanes)}
     run = run_streams(
-        MaxPool(plan),
+        MaxPool(plan, Rounding.FLOOR),
         {"i": to_words(features, plan.lanes), "o_error": to_words(errors, plan.lanes)},
         {name: len(words) for name, words in expected.items()},
         seed=seed,
         set_up={"training": 1},
-        sample=["clipped"],
+        sample=["saturated"],
         **options,
     )
     assert run.words == expected
-    assert run.sampled["clipped"] == clipped
+    assert run.sampled["saturated"] == {"i_error": clipped}
     return run
 
 
@@ -95,21 +95,21 @@ def test_the_first_maximum_wins_and_gets_the_sum():
     # 3 wins the first window at (0, 1), before (1, 0), and the second one too: 20 + 15 > 31.
     plan = layer((1, 2, 3), (2, 2), (1, 1), (0, 0), 1)
     run = run_streams(
-        MaxPool(plan),
+        MaxPool(plan, Rounding.FLOOR),
         {"i": [[-1], [3], [2], [3], [0], [3]], "o_error": [[20], [15]]},
         {"o": 2, "i_error": 6},
         set_up={"training": 1},
-        sample=["clipped"],
+        sample=["saturated"],
     )
     assert run["o"] == [[3], [3]]
     assert run["i_error"] == [[0], [31], [0], [0], [0], [0]]
-    assert run.sampled["clipped"] == 1
+    assert run.sampled["saturated"] == {"i_error": 1}
 
 
 def test_padding_never_wins():
     plan = layer((1, 1, 2), (1, 2), (1, 2), (0, 1), 1)
     run = run_streams(
-        MaxPool(plan),
+        MaxPool(plan, Rounding.FLOOR),
         {"i": [[-5], [-128]], "o_error": [[7], [-9]]},
         {"o": 2, "i_error": 2},
         set_up={"training": 1},
@@ -129,7 +129,7 @@ def test_a_first_layer_has_no_error_streams():
     features = random_maps(random.Random(1), 8, (3, *plan.i_shape))
     maxima, _ = golden.forward(features, plan.kernel, plan.stride, plan.padding)
     words = to_words(maxima, plan.lanes)
-    dut = MaxPool(plan)
+    dut = MaxPool(plan, Rounding.FLOOR)
     assert not {"i_error", "o_error"} & set(dut.signature.members)
     run = run_streams(
         dut, {"i": to_words(features, plan.lanes)}, {"o": len(words)}, set_up={"training": 1}
@@ -143,7 +143,7 @@ def test_without_training_no_index_is_kept():
     maxima, _ = golden.forward(features, plan.kernel, plan.stride, plan.padding)
     words = to_words(maxima, plan.lanes)
     run = run_streams(
-        MaxPool(plan),
+        MaxPool(plan, Rounding.FLOOR),
         {"i": to_words(features, plan.lanes)},
         {"o": len(words), "i_error": 0},
         stall=0.5,
@@ -161,7 +161,7 @@ def test_windows_wait_while_all_indices_are_waiting():
     words = plan.buffers.index_words
     with pytest.raises(AssertionError, match=rf"^deadline .*'o': {words}\b"):
         run_streams(
-            MaxPool(plan),
+            MaxPool(plan, Rounding.FLOOR),
             {"i": [[1, 2]] * 100},
             {"o": words + 1},
             set_up={"training": 1},
@@ -183,8 +183,8 @@ def test_intervals_are_those_of_the_plan(case):
 def test_latency_is_as_stated():
     # A map of one window: the last of its 4 taps is read 4 cycles after its last row is complete.
     plan = layer((1, 2, 2), (2, 2), (2, 2), (0, 0), 1)
-    run = run_streams(MaxPool(plan), {"i": [[1], [2], [3], [4]]}, {"o": 1})
-    assert run.times["o"][0] - (run.times["i"][-1] + 4) == MaxPool(plan).latency
+    run = run_streams(MaxPool(plan, Rounding.FLOOR), {"i": [[1], [2], [3], [4]]}, {"o": 1})
+    assert run.times["o"][0] - (run.times["i"][-1] + 4) == MaxPool(plan, Rounding.FLOOR).latency
 
 
 def test_reset_in_mid_sample_starts_at_a_first_pixel():
@@ -194,5 +194,5 @@ def test_reset_in_mid_sample_starts_at_a_first_pixel():
 def test_errors_of_two_formats_are_refused():
     plan = replace(layer(*CASES["pairs"]), i_error=Format(6, 4))
     with pytest.raises(PlanError) as caught:
-        MaxPool(plan)
+        MaxPool(plan, Rounding.FLOOR)
     assert str(caught.value) == "pool: i_error.frac must equal o_error.frac, 5 bits, not 4"
