@@ -10,9 +10,11 @@ Leaf of the standard library. RTL that it describes: ``rtl/parts/window.py``,
 ``tests/test_schedule.py``.
 """
 
+import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from .geometry import Walk
+from .geometry import Unfolding, Walk
 from .plan import LayerPlan, Plan
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Hold",
     "Pass",
     "Rows",
+    "entry_interval",
     "paced_intervals",
     "steady_interval",
     "takers",
@@ -52,7 +55,50 @@ def paced_intervals(plan: Plan) -> dict[str, int]:
 
 def steady_interval(plan: Plan) -> int:
     """Cycles per sample that the pipeline keeps up: ``Plan.interval``, or what paces it more."""
-    return max(plan.interval, *paced_intervals(plan).values())
+    return max(plan.interval, entry_interval(plan), *paced_intervals(plan).values())
+
+
+def entry_interval(plan: Plan) -> int:
+    """Cycles per sample of packets, gear and unfold at the pipeline's entry; 0 without unfold."""
+    first = plan.layers[0]
+    if not first.unfold:
+        return 0
+    channels, height, _ = plan.input_shape
+    lanes = plan.packet_lanes
+    ahead = plan.packet_interval - math.prod(plan.input_shape) // lanes
+    return _entry_cycles(first.unfolding, first.i_blocks, height, channels, lanes, ahead)
+
+
+@lru_cache(maxsize=256)
+def _entry_cycles(
+    row: Unfolding, words: int, height: int, channels: int, lanes: int, ahead: int
+) -> int:
+    """Every transfer in turn, because nothing between packets and unfold evens out their pauses.
+
+    A packet sends nothing for ``ahead`` cycles, then ``lanes`` values a cycle. The gear fills a
+    word of both sides' least common multiple, then gives it away pixel by pixel.
+    """
+    word = math.lcm(lanes, channels)
+    parts, pixels = word // lanes, word // channels
+    vectors = range(row.kernel - 1, row.steps, row.stride)
+    free = given = taken = left = 0  # when the unfold, a gear's word, a pixel went on; pixels held
+    sent = -1  # when the packet's last values left
+    ends = []
+    for _ in range(3):
+        sent += ahead
+        for step in (step for _ in range(height) for step in range(row.steps)):
+            if row.padding <= step < row.padding + row.size:
+                if not left:
+                    if parts > 1:
+                        sent = max(given, sent + 1) + parts - 1
+                    given = max(sent + 1, taken if pixels > 1 else free)
+                    sent = given if parts == 1 else sent
+                    left = pixels
+                free = taken = max(free, given + (pixels > 1))
+                left -= 1
+            free += words if step in vectors else 1
+        ends.append(free)
+    return ends[2] - ends[1]
 
 
 def takers(plan: Plan, n: int, engine: str) -> list[LayerPlan]:
@@ -71,9 +117,12 @@ def _fp_cycles(plan: Plan, n: int) -> list[int]:
     narrowest = min((taker.i_lanes for taker in takers(plan, n, "fp")), default=1)
     words_each = -(-layer.o_lanes // narrowest)
     if layer.kind == "relu":
-        return _relay_cycles(layer, words_each)
-    beats = layer.i_blocks if layer.trainable else 1
-    return _row_cycles(layer.fp_walks, layer.o_blocks, beats, words_each)
+        rows = _relay_cycles(layer, words_each)
+    else:
+        beats = layer.i_blocks if layer.trainable else 1
+        rows = _row_cycles(layer.fp_walks, layer.o_blocks, beats, words_each)
+    slowest = max((x.i_row_cycles for x in takers(plan, n, "fp") if x.unfold), default=0)
+    return [max(cycles, slowest) for cycles in rows]
 
 
 def _eb_cycles(plan: Plan, n: int) -> list[int]:
@@ -119,7 +168,10 @@ class Pass:
         """Fill ``engines``, ``holds`` and ``latency``."""
         layers = self.plan.layers
         self.features = [self._input_rows()]
-        for n in range(len(layers)):
+        for n, layer in enumerate(layers):
+            if layer.unfold:
+                late = layer.unfolding.tail_cycles(layer.i_blocks)
+                self.features[n] = [(first, last + late) for first, last in self.features[n]]
             self.features.append(self._forward(n))
         errors = self._loss(self.features[-1])
         first_trainable = next(n for n, layer in enumerate(layers) if layer.trainable)
@@ -131,7 +183,8 @@ class Pass:
         channels, height, width = self.plan.input_shape
         lanes = self.plan.packet_lanes
         start = self.plan.packet_interval - channels * height * width // lanes
-        values, words = width * channels, width * self.plan.layers[0].i_blocks
+        values = width * channels
+        words = max(self.plan.layers[0].i_row_cycles, -(-entry_interval(self.plan) // height))
         rows = []
         for y in range(height):
             first = start + max(y * values // lanes, y * words)
