@@ -71,10 +71,10 @@ def test_training_inference_and_training_again_after_a_reset_equal_the_golden_mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", [0, 1])
-def test_a_skip_whose_fifo_is_too_shallow_deadlocks(word):
-    """A convolution of three rows gives its first result when 2 rows of 4 words are in; one word
-    waits in front of the join, where it is not taken yet.
+@pytest.mark.parametrize(("depth", "trains"), [(6, False), (7, True)])
+def test_a_skip_trains_at_the_least_depth_and_deadlocks_below_it(depth, trains):
+    """The convolution gives its first word once 8 are in; the fork gives it its 8th while the skip
+    does not yet take it.
     """
     specs = (
         fork("skip"),
@@ -83,15 +83,21 @@ def test_a_skip_whose_fifo_is_too_shallow_deadlocks(word):
         linear("fc", 2),
     )
     plan = with_deep_buffers(graph((1, 4, 4), *specs, batch_max=BATCH))
-    depths = (2, 4 + word)
     layers = [
-        replace(x, buffers=replace(x.buffers, join_words=depths)) if x.kind == "add" else x
+        replace(x, buffers=replace(x.buffers, join_words=(1, depth))) if x.kind == "add" else x
         for x in plan.layers
     ]
     shallow = replace(plan, layers=tuple(layers))
+    golden = GoldenDevice(shallow)
+    golden.write_parameters(masters(shallow))
+    x, y = data(shallow, 3)
     with simulate(shallow) as simulation:
         device = BoardDevice(shallow, simulation)
         device.write_parameters(masters(shallow))
-        x, y = data(shallow, 1)
-        with pytest.raises(DeviceError, match="board must move a word within"):
-            device.train(x, y, hyper(shallow))
+        if trains:
+            logits = device.train(x, y, hyper(shallow))
+            assert torch.equal(logits, golden.train(x, y, hyper(shallow)))
+            assert_same_state(device, golden)
+        else:
+            with pytest.raises(DeviceError, match="board must move a word within"):
+                device.train(x, y, hyper(shallow))
