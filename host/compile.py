@@ -42,7 +42,9 @@ def compile(  # noqa: A001
 
     Parameters
     ----------
-    model : nn.Module, a chain of Conv2d, Linear, ReLU, MaxPool2d and Flatten; left as it is
+    model : nn.Module, an acyclic graph of the layers that ``model/rules.py`` lists, which ends in
+        a vector of logits; left as it is. BatchNorm normalises by the statistics that the model
+        holds, which stay frozen in training.
     example_input : floating [N, C, H, W] or [N, features]
         Real samples: shapes and number formats come from them.
     loss : ``cross_entropy`` or ``mse``

@@ -17,7 +17,8 @@ from ..boards.catalog import Board, load
 from ..model.errors import PlanError
 from ..model.formats import Rounding
 from ..model.graph import Formats, Graph
-from ..model.plan import LayerPlan, LossPlan, Plan
+from ..model.plan import LossPlan, Plan
+from .layers import layer_plans
 from .resources import Resources
 from .search import Search
 
@@ -82,7 +83,7 @@ def plan_design(
     back = None if back_versions is None else _explicit(graph, back_versions, "back_versions")
     empty = Plan(
         name=name,
-        layers=_layers(graph, formats),
+        layers=layer_plans(graph, formats),
         loss=LossPlan(graph.loss, graph.outputs, formats.loss_feature, formats.loss_error),
         batch_max=largest,
         rounding=rounding,
@@ -111,39 +112,3 @@ def _explicit(graph: Graph, versions: Versions, text: str) -> dict[str, int] | N
         if type(delay) is not int or delay < 0:
             raise PlanError(f"{text}[{name!r}] must be a number of mini-batches, not {delay!r}")
     return dict(versions)
-
-
-def _layers(graph: Graph, formats: Formats) -> tuple[LayerPlan, ...]:
-    """Every layer with folding 1 and the formats of its surroundings."""
-    first = next(n for n, node in enumerate(graph.nodes) if node.trainable)
-    errors = []
-    error = formats.loss_error
-    for node in reversed(graph.nodes):
-        errors.append(error)
-        if node.trainable:
-            error = formats.layers[node.name].i_error
-    errors.reverse()
-    layers = []
-    feature = formats.input
-    for n, node in enumerate(graph.nodes):
-        own = formats.layers[node.name] if node.trainable else None
-        layers.append(
-            LayerPlan(
-                name=node.name,
-                kind=node.kind,
-                i_shape=node.i_shape,
-                o_shape=node.o_shape,
-                i_feature=feature,
-                o_feature=own.o_feature if own else feature,
-                i_error=own.i_error if own else errors[n],
-                o_error=errors[n],
-                backward=n > first,
-                kernel=node.kernel,
-                stride=node.stride,
-                padding=node.padding,
-                weight=own.weight if own else None,
-                bias=own.bias if own else None,
-            )
-        )
-        feature = layers[-1].o_feature
-    return tuple(layers)

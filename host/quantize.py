@@ -100,12 +100,15 @@ def parameter_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """torch's shape of every trained tensor, by its key in ``state_dict()``."""
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in plan.trainable:
-        outputs, inputs = layer.o_shape[0], layer.i_shape[0]
+        outputs, inputs = layer.o_shape[0], layer.i_shape[0] // layer.groups
         height, width = layer.kernel
-        linear = layer.kind == "linear"
-        shapes[f"{layer.name}.weight"] = (
-            (outputs, inputs * height * width) if linear else (outputs, inputs, height, width)
-        )
+        if layer.kind == "scale":
+            shape: tuple[int, ...] = (outputs,)
+        elif layer.kind == "linear":
+            shape = (outputs, inputs * height * width)
+        else:
+            shape = (outputs, inputs, height, width)
+        shapes[f"{layer.name}.weight"] = shape
         if layer.bias is not None:
             shapes[f"{layer.name}.bias"] = (outputs,)
     return shapes

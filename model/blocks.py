@@ -10,11 +10,15 @@ from typing import Protocol
 from torch import Tensor
 
 from .formats import Rounding
+from .kinds import TABLES
+from .pipeline.activation import Clip, LeakyRelu
 from .pipeline.add import Add
+from .pipeline.affine import Affine
 from .pipeline.concat import Concat
 from .pipeline.fork import Fork
 from .pipeline.maxpool import MaxPool
 from .pipeline.relu import Relu
+from .pipeline.table import Table
 from .plan import LayerPlan
 from .step import Step
 
@@ -37,7 +41,14 @@ class _Join(Protocol):
     def backward(self, errors: Tensor) -> tuple[list[Tensor], int]: ...
 
 
-SINGLES: dict[str, type[_Single]] = {"relu": Relu, "maxpool2d": MaxPool}
+SINGLES: dict[str, type[_Single]] = {
+    "relu": Relu,
+    "clip": Clip,
+    "leaky_relu": LeakyRelu,
+    **dict.fromkeys(TABLES, Table),
+    "affine": Affine,
+    "maxpool2d": MaxPool,
+}
 JOINS: dict[str, type[_Join]] = {"add": Add, "concat": Concat}
 
 

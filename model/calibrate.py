@@ -1,39 +1,27 @@
 """Calibration: chooses every tensor's fraction bits from sample data, with float autograd.
 
-Tensors are named ``input``, ``<layer>.feature`` (its output), ``<layer>.error`` (the error of its
-output), ``<layer>.weight`` and ``<layer>.bias`` (each with ``.master`` and ``.gradient``). Errors
-are those of the loss summed, not averaged, over samples, as the hardware's.
+Tensors are named as in ``model/float_forward.py``, parameters also with ``.master``.
+``model/format_classes.py`` says which tensors share a format, ``model/choose.py`` chooses it, and
+``model/format_report.py`` tells of choices that lose a tensor.
 
 Test: ``tests/test_calibrate.py``.
 """
 
-import math
-import warnings
-from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from .errors import FormatError, GradweaveWarning, InputError
-from .formats import Format, fit_format
-from .graph import Formats, Graph, LayerFormats
-from .plan import ParameterPlan
+from .choose import Chooser
+from .errors import InputError
+from .float_forward import float_tensors, parameter_names
+from .format_report import report, warn
+from .formats import Format
+from .graph import Formats, Graph
 
-__all__ = ["calibrate", "float_tensors"]
+__all__ = ["calibrate"]
 
-HEADROOM_BITS = 4  # of 16-bit features and errors: an untrained network grows as it learns
-LOGIT_BITS = 6  # integer bits that 16-bit logits have at least under cross-entropy: they grow most
-WEIGHT_HEADROOM_BITS = 2
-WEIGHT_RANGE_BITS = 2  # integer bits up to which a weight's range grows beyond that
-SIGNIFICANT_BITS = 10  # as long as its largest value keeps this many
-GRADIENT_HEADROOM_BITS = 10  # sums vary from mini-batch to mini-batch, and momentum adds up
-SATURATED_SHARE = 0.01
 SAMPLES_MAX = 1024
-WIDTHS = {"feature": 16, "error": 16, "weight": 16, "bias": 16, "master": 32, "gradient": 32}
-TRAVEL_BITS = 16  # features and targets travel in 16 bits, parameters in 32
-PARAMETER_BITS = 32
 
 
 def calibrate(
@@ -53,7 +41,9 @@ def calibrate(
     1), and logits under cross-entropy at least 6 integer bits. Weights get 2 bits, and more up to a
     range of +-4 while their largest value keeps 10 bits; a bias gets at least as wide a range as
     if it were its layer's output. Gradients get 10 bits above the largest sum over a mini-batch.
-    The error of the logits under cross-entropy is exact: 1 integer bit.
+    The error of the logits under cross-entropy is exact: 1 integer bit. Tensors that pass a layer
+    unchanged, and all that meet in an addition or a concatenation, share one format, which holds
+    the largest of them.
 
     Parameters
     ----------
@@ -64,12 +54,14 @@ def calibrate(
         fewer
     formats : choices by hand: a name, a pattern such as ``conv*.weight``, or a kind (``feature``,
         ``error``, ``weight``, ``bias``, ``master``, ``gradient``) to a ``Format``, or to a width in
-        bits whose fraction is still calibrated
+        bits whose fraction is still calibrated; a tensor's choice is that of all that share its
+        format
 
     Raises
     ------
     InputError
-        For NaN or infinite values, and a name in ``formats`` that fits no tensor.
+        For NaN or infinite values, a name in ``formats`` that fits no tensor, and two choices for
+        tensors that share one format.
     FormatError
         For a format by hand that the hardware cannot carry.
 
@@ -78,61 +70,26 @@ def calibrate(
     GradweaveWarning
         When a choice turns a whole tensor to zero or saturates more than 1 % of it.
     """
-    state = {name: tensor.detach().double() for name, tensor in parameters.items()}
-    for name, tensor in state.items():
+    for name, tensor in parameters.items():
         _check_finite(name, tensor)
+    state = {name: parameters[name].detach().double() for name in parameter_names(graph)}
     _check_finite("example_input", example)
     x = example[:SAMPLES_MAX].detach().double().reshape(-1, *graph.input_shape)
     t = _targets(graph, len(x), targets, seed)
     if not bool(x.any()):
-        _warn(
+        warn(
             "example_input is zero everywhere: pass a batch of real samples, as formats are "
-            "chosen from it"
+            "chosen from it",
+            stacklevel=3,
         )
     largest: dict[str, float] = {}
     for tensors in float_tensors(graph, state, x, t, batch):
         for name, tensor in tensors.items():
             largest[name] = max(largest.get(name, 0.0), float(tensor.abs().max()))
-    chosen = _Chooser(graph, largest, dict(formats or {}), max(1.0, batch / len(x))).formats()
-    _report(graph, chosen, float_tensors(graph, state, x, t, batch))
+    chooser = Chooser(graph, largest, dict(formats or {}), max(1.0, batch / len(x)))
+    chosen = chooser.formats()
+    report(chooser.tensors, float_tensors(graph, state, x, t, batch))
     return chosen
-
-
-def float_tensors(
-    graph: Graph, state: Mapping[str, Tensor], x: Tensor, targets: Tensor, batch: int
-) -> Iterator[dict[str, Tensor]]:
-    """Yield every tensor of one float64 training step per mini-batch, by name; ``.gradient`` is the
-    sum over samples.
-    """
-    for start in range(0, len(x), batch):
-        leaves = {name: tensor.clone().requires_grad_() for name, tensor in state.items()}
-        value = x[start : start + batch]
-        tensors, passing = {"input": value}, dict[str, list[Tensor]]()
-        owner = ""
-        for node in graph.nodes:
-            if node.trainable:
-                weight = leaves[f"{node.name}.weight"].reshape(
-                    node.o_shape[0], node.i_shape[0], *node.kernel
-                )
-                value = F.conv2d(
-                    value, weight, leaves.get(f"{node.name}.bias"), node.stride, node.padding
-                )
-                owner = node.name
-                tensors[f"{owner}.feature"] = value.detach()
-            elif node.kind == "relu":
-                value = F.relu(value)
-            else:
-                value = F.max_pool2d(value, node.kernel, node.stride, node.padding)
-            if owner:
-                value.retain_grad()
-                passing.setdefault(owner, []).append(value)
-        _loss(graph.loss, value.flatten(1), targets[start : start + batch]).backward()
-        for name, values in passing.items():
-            tensors[f"{name}.error"] = torch.cat([_grad(v).flatten() for v in values])
-        for name, leaf in leaves.items():
-            tensors[name] = leaf.detach()
-            tensors[f"{name}.gradient"] = _grad(leaf)
-        yield tensors
 
 
 def _check_finite(name: str, tensor: Tensor) -> None:
@@ -142,16 +99,6 @@ def _check_finite(name: str, tensor: Tensor) -> None:
     index = torch.nonzero(~torch.isfinite(tensor))[0]
     value = tensor[tuple(index)].item()
     raise InputError(f"{name} must be finite, not {value} at {index.tolist()}")
-
-
-def _grad(tensor: Tensor) -> Tensor:
-    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-
-
-def _loss(kind: str, logits: Tensor, targets: Tensor) -> Tensor:
-    if kind == "cross_entropy":
-        return F.cross_entropy(logits, targets, reduction="sum")
-    return 0.5 * ((logits - targets) ** 2).sum()
 
 
 def _targets(graph: Graph, count: int, targets: Tensor | None, seed: int) -> Tensor:
@@ -183,164 +130,3 @@ def _targets(graph: Graph, count: int, targets: Tensor | None, seed: int) -> Ten
 
 def _outside(labels: Tensor, outputs: int) -> int:
     return int(labels[(labels < 0) | (labels >= outputs)][0])
-
-
-class _Chooser:
-    """Joins the largest magnitudes and the choices by hand into formats."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        largest: dict[str, float],
-        by_hand: dict[str, Format | int],
-        scale: float,
-    ) -> None:
-        self.graph = graph
-        self.largest = largest
-        self.by_hand = by_hand
-        self.scale = scale
-        self.matched: set[str] = set()
-        self.names: list[str] = []
-
-    def formats(self) -> Formats:
-        graph, layers = self.graph, dict[str, LayerFormats]()
-        first = feature = self._feature("input")
-        last = graph.trainable[-1].name
-        error = Format(2, 0)
-        for node in graph.trainable:
-            logits = node.name == last and graph.loss == "cross_entropy"
-            o_feature = self._feature(f"{node.name}.feature", logits)
-            o_error = self._error(f"{node.name}.error", node.name == last)
-            weight = self._weight(f"{node.name}.weight")
-            exact = weight.working.frac + feature.frac
-            bias = self._bias(node.name, exact) if node.bias else None
-            i_error = error if layers else o_error
-            layers[node.name] = LayerFormats(feature, o_feature, i_error, o_error, weight, bias)
-            feature, error = o_feature, o_error
-        for key in self.by_hand:
-            if key not in self.matched:
-                raise InputError(
-                    f"formats has {key!r}, which names no tensor: use a kind of {list(WIDTHS)} "
-                    f"or {self.names}"
-                )
-        for name, choice in (("input", first), (f"{last}.feature", feature)):
-            self._travels(name, choice, TRAVEL_BITS)
-        return Formats(first, layers, feature, error)
-
-    def _choice(self, name: str, kind: str) -> Format | int:
-        """The choice by hand for a tensor, the most specific first, else the default width."""
-        self.names.append(name)
-        fitting = [key for key in self.by_hand if key == kind or fnmatchcase(name, key)]
-        self.matched.update(fitting)
-        fitting.sort(key=lambda key: (key == name, key != kind))
-        choice = self.by_hand[fitting[-1]] if fitting else WIDTHS[kind]
-        if not isinstance(choice, (Format, int)) or isinstance(choice, bool):
-            raise InputError(
-                f"formats[{fitting[-1]!r}] must be a Format or a width in bits, not {choice!r}"
-            )
-        if isinstance(choice, Format) and not choice.signed:
-            raise FormatError(f"{name} must have a signed format, not {choice}")
-        return choice
-
-    def _travels(self, name: str, choice: Format, bits: int) -> None:
-        if choice.width > bits:
-            raise FormatError(
-                f"{name} must have at most {bits} bits, as it travels in {bits}, not {choice}"
-            )
-
-    def _feature(self, name: str, logits: bool = False) -> Format:
-        choice = self._choice(name, "feature")
-        if isinstance(choice, Format):
-            return choice
-        fitted = fit_format(self.largest[name] or 1.0, choice, _headroom_bits(choice))
-        least = min(LOGIT_BITS, choice // 2 - 2)
-        return Format(choice, min(fitted.frac, choice - 1 - least)) if logits else fitted
-
-    def _error(self, name: str, last: bool) -> Format:
-        choice = self._choice(name, "error")
-        if isinstance(choice, Format):
-            if last and self.graph.loss == "cross_entropy" and choice.frac > choice.width - 2:
-                raise FormatError(
-                    f"{name} must have at least 1 integer bit, as the logits' error reaches 1, "
-                    f"not {choice}"
-                )
-            return choice
-        if last and self.graph.loss == "cross_entropy":
-            return Format(choice, choice - 2)
-        fitted = fit_format(self.largest[name] or 1.0, choice, _headroom_bits(choice))
-        return Format(choice, min(fitted.frac, choice - 2)) if last else fitted
-
-    def _weight(self, name: str) -> ParameterPlan:
-        choice = self._choice(name, "weight")
-        if isinstance(choice, Format):
-            return self._parameter(name, choice)
-        exponent = math.frexp(self.largest[name] or 1.0)[1]
-        roomy = min(WEIGHT_RANGE_BITS, exponent + choice - 1 - SIGNIFICANT_BITS)
-        integer_bits = max(exponent + WEIGHT_HEADROOM_BITS, roomy)
-        return self._parameter(name, Format(choice, choice - 1 - integer_bits))
-
-    def _bias(self, layer: str, exact: int) -> ParameterPlan:
-        name = f"{layer}.bias"
-        choice = self._choice(name, "bias")
-        if isinstance(choice, Format):
-            if choice.frac > exact:
-                raise FormatError(
-                    f"{name} must have at most {exact} fraction bits, those of its layer's sums, "
-                    f"not {choice}"
-                )
-            return self._parameter(name, choice)
-        largest = max(self.largest[name], self.largest[f"{layer}.feature"]) or 1.0
-        fitted = fit_format(largest, choice, WEIGHT_HEADROOM_BITS)
-        return self._parameter(name, Format(choice, min(fitted.frac, exact)))
-
-    def _parameter(self, name: str, working: Format) -> ParameterPlan:
-        master = self._choice(f"{name}.master", "master")
-        if isinstance(master, int):
-            master = Format(master, working.frac + master - working.width)
-        gradient = self._choice(f"{name}.gradient", "gradient")
-        if isinstance(gradient, int):
-            largest = self.largest[f"{name}.gradient"] * self.scale or 1.0
-            gradient = fit_format(largest, gradient, GRADIENT_HEADROOM_BITS)
-        self._travels(f"{name}.master", master, PARAMETER_BITS)
-        self._travels(f"{name}.gradient", gradient, PARAMETER_BITS)
-        return ParameterPlan(working, master, gradient)
-
-
-def _headroom_bits(width: int) -> int:
-    """Bits above the largest magnitude seen that a feature or error of ``width`` bits can spare."""
-    return max(1, min(HEADROOM_BITS, width // 2 - 4))
-
-
-def _report(graph: Graph, formats: Formats, batches: Iterator[dict[str, Tensor]]) -> None:
-    """Warn of tensors that their format turns to zero or clips."""
-    chosen = {"input": formats.input}
-    for name, layer in formats.layers.items():
-        chosen |= {f"{name}.feature": layer.o_feature, f"{name}.error": layer.o_error}
-        chosen[f"{name}.weight"] = layer.weight.working
-        if layer.bias is not None:
-            chosen[f"{name}.bias"] = layer.bias.working
-    counts = {
-        name: [0, 0, 0, 0] for name in chosen
-    }  # values, not zero, not zero when quantised, clipped
-    for tensors in batches:
-        for name, choice in chosen.items():
-            scaled = torch.round(tensors[name] * 2.0**choice.frac)
-            clipped = (scaled < choice.min) | (scaled > choice.max)
-            for n, mask in enumerate((torch.ones_like(scaled), tensors[name], scaled, clipped)):
-                counts[name][n] += int(torch.count_nonzero(mask))
-    for name, (total, nonzero, kept, clipped_count) in counts.items():
-        if nonzero and not kept:
-            _warn(
-                f"{name} becomes zero everywhere in format {chosen[name]}: give it more fraction "
-                "bits in formats"
-            )
-        if clipped_count > SATURATED_SHARE * total:
-            share = 100 * clipped_count / total
-            _warn(
-                f"{name} saturates at {share:.1f} % of its values in format {chosen[name]}: give "
-                "it fewer fraction bits"
-            )
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, GradweaveWarning, stacklevel=4)

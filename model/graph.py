@@ -1,16 +1,18 @@
-"""The graph: a traced chain of layers as plain data, and the number formats that were chosen for
-it.
+"""The graph: a traced model as plain data, and the number formats that were chosen for it.
 
 ``model/trace.py`` makes a ``Graph`` from a torch module, ``model/calibrate.py`` chooses its
-``Formats``, and ``host/planner.py`` joins both into a ``Plan``. A leaf of the standard library.
+``Formats``, and ``host/layers.py`` joins both into the layers of a ``Plan``. A leaf of the standard
+library.
 
 Test: ``tests/test_trace.py``, ``tests/test_calibrate.py``.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from .formats import Format
-from .plan import ParameterPlan
+from .kinds import KINDS
+from .plan import INPUT, ParameterPlan
 
 __all__ = ["Formats", "Graph", "LayerFormats", "Node"]
 
@@ -20,12 +22,15 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Node:
-    """One layer of the chain. Shapes are (channels, height, width) of one sample.
+    """One layer. Shapes are (channels, height, width) of one sample.
 
-    ``kind`` is ``conv2d``, ``linear``, ``relu`` or ``maxpool2d``; flatten is dropped, because a
-    linear layer is a convolution whose kernel is its whole input map (see ``LayerPlan``). ``name``
-    is the module's path in the torch model, so ``name + ".weight"`` is its key in ``state_dict()``;
-    a functional call takes the name that torch.fx gives it.
+    ``kind`` is one of ``model/kinds.py``, and all else is as in ``LayerPlan``, but with floats for
+    ``lower``, ``upper``, ``slope``, ``drop`` and for an affine layer's ``factors`` and ``offsets``:
+    ``result = feature * factors[channel] + offsets[channel]``. Flatten is dropped, because a linear
+    layer is a convolution whose kernel is its whole input map. ``name`` is the module's path in the
+    torch model, so ``name + ".weight"`` is its key in ``state_dict()``; a functional call takes the
+    name that torch.fx gives it; a fork is its producer's name with ``.fork``, and BatchNorm's
+    statistics the module's path with ``.statistics``.
     """
 
     name: str
@@ -36,16 +41,42 @@ class Node:
     stride: Pair = (1, 1)
     padding: Pair = (0, 0)
     bias: bool = False
+    dilation: Pair = (1, 1)
+    groups: int = 1
+    sources: tuple[str, ...] = ()
+    parts: tuple[int, ...] = ()
+    fan: int = 1
+    adaptive: bool = False
+    count_padding: bool = True
+    lower: float = 0.0
+    upper: float = 0.0
+    slope: float = 0.0
+    drop: float = 0.0
+    number: int = 0
+    factors: tuple[float, ...] = ()
+    offsets: tuple[float, ...] = ()
 
     @property
     def trainable(self) -> bool:
-        return self.kind in ("conv2d", "linear")
+        return self.pattern == "sum"
+
+    @property
+    def pattern(self) -> str:
+        """How data pass, see ``model/kinds.py``."""
+        return KINDS[self.kind].pattern
+
+    @property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """The weight as a convolution's: [Co, Ci/groups, Kh, Kw]."""
+        return (self.o_shape[0], self.i_shape[0] // self.groups, *self.kernel)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A chain of layers that ends in a loss. ``loss`` is ``cross_entropy`` or ``mse``; ``outputs``
-    counts the logits.
+    """Layers in an order in which data can pass them; the last one's output goes to the loss.
+
+    ``loss`` is ``cross_entropy`` or ``mse``; ``outputs`` counts the logits. A feature that several
+    layers read is read by a ``fork`` alone.
     """
 
     input_shape: Shape
@@ -57,30 +88,52 @@ class Graph:
     def trainable(self) -> tuple[Node, ...]:
         return tuple(node for node in self.nodes if node.trainable)
 
+    @cached_property
+    def sources(self) -> dict[str, tuple[str, ...]]:
+        """What each layer reads, by its name: earlier layers or ``"input"``."""
+        found = {}
+        before = INPUT
+        for node in self.nodes:
+            found[node.name] = node.sources or (before,)
+            before = node.name
+        return found
+
+    @cached_property
+    def error_takers(self) -> frozenset[str]:
+        """Layers whose output has an error: the trainable ones and all that read one of these."""
+        found: set[str] = set()
+        for node in self.nodes:
+            if node.trainable or found.intersection(self.sources[node.name]):
+                found.add(node.name)
+        return frozenset(found)
+
+    def passes_back(self, node: Node) -> bool:
+        """Whether a layer passes an error to a layer below."""
+        return not self.error_takers.isdisjoint(self.sources[node.name])
+
 
 @dataclass(frozen=True)
 class LayerFormats:
-    """Formats around one trainable layer.
+    """Formats around one layer, and those of its parameters.
 
-    Along the chain ``i_feature`` is the ``o_feature`` of the trainable layer before (or
-    ``Formats.input``), and ``o_error`` is the ``i_error`` of the trainable layer behind (or
-    ``Formats.loss_error``): ReLU and pooling in between keep both. The first trainable layer passes
-    no error down; its ``i_error`` repeats its ``o_error`` and is never used.
+    ``i_feature`` is the ``o_feature`` of what the layer reads (``Formats.input`` for the sample),
+    ``o_error`` the ``i_error`` of what reads it (``Formats.loss_error`` at the end). A layer that
+    passes no error down repeats its ``o_error``, which is never used.
     """
 
     i_feature: Format
     o_feature: Format
     i_error: Format
     o_error: Format
-    weight: ParameterPlan
-    bias: ParameterPlan | None
+    weight: ParameterPlan | None = None
+    bias: ParameterPlan | None = None
 
 
 @dataclass(frozen=True)
 class Formats:
-    """All formats of a graph: ``layers`` has one entry per trainable layer, by name.
+    """All formats of a graph: ``layers`` has one entry per layer, by name.
 
-    ``loss_feature`` is the format of the logits, that is the last trainable layer's ``o_feature``;
+    ``loss_feature`` is the format of the logits, that is the last layer's ``o_feature``;
     ``loss_error`` that of the error of the logits, with at least one integer bit so that +1 and -1
     fit.
     """

@@ -37,10 +37,10 @@ class Kind:
 _BOTH = ("o_feature", "i_error")
 _SUM = Kind("sum", keeps_feature=False, keeps_error=False, saturates=_BOTH)
 _TABLE = Kind(
-    "relay", keeps_feature=False, keeps_error=False, saturates=_BOTH, holds=True, latency=5
+    "relay", keeps_feature=False, keeps_error=False, saturates=_BOTH, holds=True, latency=6
 )
 
-# Activations by table: functions of ``model/tables.py``.
+# Activations by table: functions of ``model/activation_tables.py``.
 TABLES = ("sigmoid", "tanh", "gelu", "silu")
 
 KINDS = {
@@ -53,7 +53,7 @@ KINDS = {
     **dict.fromkeys(TABLES, _TABLE),
     "dropout": Kind("relay", saturates=_BOTH, holds=True, latency=3),
     # A fixed factor and offset per channel: BatchNorm2d's statistics.
-    "affine": Kind("relay", keeps_feature=False, keeps_error=False, saturates=_BOTH, latency=4),
+    "affine": Kind("relay", keeps_feature=False, keeps_error=False, saturates=_BOTH, latency=5),
     "maxpool2d": Kind("window", saturates=("i_error",), holds=True),
     "avgpool2d": Kind("window", keeps_error=False, saturates=("i_error",)),
     "add": Kind("join", keeps_feature=False, saturates=("o_feature",), latency=5),

@@ -1,174 +1,190 @@
-"""Which calls the hardware has: judges one layer of a traced model by its type and arguments.
+"""Which calls the hardware has: finds the rule of one call of a traced model by what it calls.
 
-Used by ``model/trace.py``. Test: ``tests/test_trace.py``.
+The rules themselves are ``model/rules_sums.py`` (trainable layers), ``model/rules_relays.py``
+(activations), ``model/rules_pools.py`` and ``model/rules_joins.py``; ``model/trace_walk.py`` asks
+here. Test: ``tests/test_rules.py``.
 """
 
-from collections.abc import Callable
+import operator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
+from torch import nn
 
-from .errors import UnsupportedError
+from . import rules_joins, rules_pools, rules_relays, rules_sums
+from .calls import Call, Padding, Rule
 from .graph import Node
 
-__all__ = ["FLATTEN", "KERNEL_MAX", "Judge", "show"]
+__all__ = ["SUPPORTED", "judge", "zeros_around"]
 
-KERNEL_MAX = 11
-FLATTEN = "flatten"
-SUPPORTED = "supported are Conv2d, Linear, ReLU, MaxPool2d, Flatten and Identity"
+SUPPORTED = (
+    "supported are Conv2d, Linear, BatchNorm2d, BatchNorm1d, MaxPool2d, AvgPool2d, "
+    "AdaptiveAvgPool2d, AdaptiveMaxPool2d, ReLU, ReLU6, Hardtanh, LeakyReLU, Sigmoid, Tanh, GELU, "
+    "SiLU, Dropout, ZeroPad2d before Conv2d, Flatten and Identity, their functions without "
+    "parameters, and +, cat, mean, view, reshape and squeeze"
+)
 
+_SOFTMAX = "the cross-entropy loss applies softmax itself; remove it and return the logits"
+_NORM = "only BatchNorm with frozen statistics normalises in hardware; use BatchNorm2d"
+_TRANSPOSED = "transposed convolutions are not built"
+_CHANNELS = "whole channels are not dropped; use Dropout"
+_OWNED = "its parameters have no module; use "
+_DATA = "only feature maps and vectors are built, not sequences or indices"
 HINTS = {
-    "BatchNorm2d": "normalisation is not trained in hardware; remove it and let the layer "
-    "before have a bias",
-    "ConvTranspose2d": "transposed convolutions are not built",
-    "Dropout": "it would change training; replace it by Identity",
-    "Softmax": "the cross-entropy loss applies softmax itself; remove it and return the logits",
-    "LogSoftmax": "the cross-entropy loss applies softmax itself; remove it and return the logits",
+    **dict.fromkeys(("Softmax", "LogSoftmax", "softmax", "log_softmax"), _SOFTMAX),
+    **dict.fromkeys(
+        ("LayerNorm", "GroupNorm", "InstanceNorm2d", "LocalResponseNorm", "RMSNorm"), _NORM
+    ),
+    **dict.fromkeys(("layer_norm", "group_norm", "instance_norm"), _NORM),
+    **dict.fromkeys(("ConvTranspose2d", "conv_transpose2d"), _TRANSPOSED),
+    **dict.fromkeys(("Dropout2d", "dropout2d"), _CHANNELS),
+    **dict.fromkeys(("Upsample", "interpolate"), "maps are not enlarged in hardware"),
+    **dict.fromkeys(("Embedding", "LSTM", "GRU", "RNN", "MultiheadAttention"), _DATA),
+    "scaled_dot_product_attention": _DATA,
+    "conv2d": _OWNED + "nn.Conv2d",
+    "linear": _OWNED + "nn.Linear",
+    "batch_norm": _OWNED + "nn.BatchNorm2d",
 }
 
-_RELUS = {torch.relu, torch.relu_, F.relu, F.relu_}
-_POOLS = {F.max_pool2d, torch.max_pool2d}
-_SOFTMAXES = {"softmax", "log_softmax"}
 
-Maker = Callable[[str, tuple[int, ...]], Node]
+def _drop(_: Call) -> tuple[Node, ...]:
+    return ()
 
 
-def show(shape: tuple[int, ...]) -> str:
-    """Such as ``3x8x8``."""
-    return "x".join(str(size) for size in shape)
+_RELU = rules_relays.plain("relu")
+_SIGMOID = rules_relays.plain("sigmoid")
+_TANH = rules_relays.plain("tanh")
+_SILU = rules_relays.plain("silu")
+
+MODULES: dict[type, Rule] = {
+    nn.Conv2d: rules_sums.conv,
+    nn.Linear: rules_sums.linear,
+    nn.BatchNorm2d: rules_sums.batch_norm,
+    nn.BatchNorm1d: rules_sums.batch_norm,
+    nn.MaxPool2d: rules_pools.max_pool,
+    nn.AvgPool2d: rules_pools.average_pool,
+    nn.AdaptiveAvgPool2d: rules_pools.adaptive_average,
+    nn.AdaptiveMaxPool2d: rules_pools.adaptive_maximum,
+    nn.ReLU: _RELU,
+    nn.ReLU6: rules_relays.relu6,
+    nn.Hardtanh: rules_relays.hardtanh,
+    nn.LeakyReLU: rules_relays.leaky_relu,
+    nn.Sigmoid: _SIGMOID,
+    nn.Tanh: _TANH,
+    nn.GELU: rules_relays.gelu,
+    nn.SiLU: _SILU,
+    nn.Dropout: rules_relays.dropout,
+    nn.Flatten: _drop,
+    nn.Unflatten: _drop,
+    nn.Identity: _drop,
+}
+
+FUNCTIONS: dict[Any, Rule] = {
+    **dict.fromkeys((torch.relu, torch.relu_, F.relu, F.relu_), _RELU),
+    F.relu6: rules_relays.relu6,
+    **dict.fromkeys((F.hardtanh, F.hardtanh_), rules_relays.hardtanh),
+    **dict.fromkeys((torch.clamp, torch.clamp_, torch.clip), rules_relays.clamp),
+    **dict.fromkeys((F.leaky_relu, F.leaky_relu_), rules_relays.leaky_relu),
+    **dict.fromkeys((torch.sigmoid, torch.sigmoid_, F.sigmoid), _SIGMOID),
+    **dict.fromkeys((torch.tanh, torch.tanh_, F.tanh), _TANH),
+    F.gelu: rules_relays.gelu,
+    F.silu: _SILU,
+    F.dropout: rules_relays.dropout,
+    **dict.fromkeys((F.max_pool2d, torch.max_pool2d), rules_pools.max_pool),
+    F.avg_pool2d: rules_pools.average_pool,
+    F.adaptive_avg_pool2d: rules_pools.adaptive_average,
+    F.adaptive_max_pool2d: rules_pools.adaptive_maximum,
+    torch.mean: rules_pools.mean,
+    **dict.fromkeys((operator.add, operator.iadd, torch.add), rules_joins.add),
+    **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), rules_joins.concatenate),
+    **dict.fromkeys((torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze), _drop),
+    torch.clone: _drop,
+}
+
+METHODS: dict[str, Rule] = {
+    **dict.fromkeys(("relu", "relu_"), _RELU),
+    **dict.fromkeys(("clamp", "clamp_", "clip", "clip_"), rules_relays.clamp),
+    **dict.fromkeys(("sigmoid", "sigmoid_"), _SIGMOID),
+    **dict.fromkeys(("tanh", "tanh_"), _TANH),
+    "mean": rules_pools.mean,
+    **dict.fromkeys(("add", "add_"), rules_joins.add),
+    **dict.fromkeys(("flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten"), _drop),
+    **dict.fromkeys(("contiguous", "clone"), _drop),
+}
+
+_JOINS = (rules_joins.add, rules_joins.concatenate)
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    """torch's int, one-element or two-element argument as (height, width)."""
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return (int(values[0]), int(values[-1]))
+def judge(call: Call, target: Any) -> tuple[Node, ...]:
+    """Return the layers that a call becomes; none where it is dropped.
 
+    ``target`` is the function that is called, or a method's name; the call's module comes first.
 
-class Judge:
-    """Judges one call whose input has ``ndim`` dimensions, and ``shape`` (channels, height, width)
-    before flattening.
-
-    ``title`` starts every message: the module's path, type and input shape.
+    Raises
+    ------
+    UnsupportedError
+        When the call or one of its arguments is not built.
     """
+    _check_hooks(call)
+    rule = _rule(call, target)
+    if rule is None:
+        kind = type(call.module).__name__ if call.module is not None else target
+        raise call.refusal(HINTS.get(getattr(kind, "__name__", kind), SUPPORTED))
+    if not call.values:
+        raise call.refusal("it does not take the output of a layer")
+    if len(call.values) > 1 and rule not in _JOINS:
+        raise call.refusal(f"it must take the output of one layer, not of {len(call.values)}")
+    if call.kwargs.get("out") is not None:
+        raise call.refusal("out must be None")
+    if rule is not rules_sums.conv and any(any(value.zeros) for value in call.values):
+        raise call.refusal("the zeros around its input must go to a Conv2d alone")
+    return rule(call)
 
-    def __init__(self, title: str, ndim: int, shape: tuple[int, ...]) -> None:
-        self.title = title
-        self.ndim = ndim
-        self.shape = (shape[0], shape[1], shape[2])
 
-    def judge(self, node: fx.Node, module: nn.Module | None) -> tuple[str, Maker | None]:
-        """Return the call's kind and a function of (name, output shape) that makes its node, None
-        where it is dropped.
+def _check_hooks(call: Call) -> None:
+    module = call.module
+    if module is not None and (module._forward_hooks or module._forward_pre_hooks):
+        raise call.refusal("its forward hooks would be lost; remove them")
 
-        Raises
-        ------
-        UnsupportedError
-            When the call or one of its arguments is not built.
-        """
-        if module is not None:
-            return self._module(module)
-        name = str(getattr(node.target, "__name__", node.target))
-        if node.target in _RELUS or (node.op == "call_method" and node.target in ("relu", "relu_")):
-            return "relu", self._same("relu")
-        if node.target in _POOLS:
-            return "maxpool2d", self._pool(**_bind_pool(*node.args[1:], **node.kwargs))
-        if name in ("flatten", "view", "reshape"):
-            return FLATTEN, None
-        if name in _SOFTMAXES:
-            raise self._refusal(HINTS["Softmax"])
-        raise self._refusal(
-            f"{SUPPORTED}, and the functions relu, max_pool2d, flatten, view and reshape"
+
+def _rule(call: Call, target: Any) -> Rule | None:
+    if call.module is not None:
+        return MODULES.get(type(call.module))
+    return METHODS.get(target) if isinstance(target, str) else FUNCTIONS.get(target)
+
+
+def zeros_around(call: Call, target: Any) -> Padding | None:
+    """Return the zeros (top, bottom, left, right) that a call puts around its input; None for any
+    other call.
+
+    Raises
+    ------
+    UnsupportedError
+        For another padding than zeros around maps.
+    """
+    if isinstance(call.module, (nn.ZeroPad2d, nn.ConstantPad2d)):
+        _check_hooks(call)
+        given: dict[str, Any] = {
+            "pad": call.module.padding,
+            "mode": "constant",
+            "value": call.module.value,
+        }
+    elif call.module is None and target is F.pad:
+        given = call.arguments(pad=(), mode="constant", value=None)
+    else:
+        return None
+    if len(call.values) != 1:
+        raise call.refusal("it does not take the output of a layer")
+    call.check_map()
+    if given["mode"] != "constant" or given["value"]:
+        raise call.refusal(
+            f"it must pad with zeros, not mode {given['mode']!r} and value {given['value']}"
         )
-
-    def _refusal(self, rule: str) -> UnsupportedError:
-        return UnsupportedError(f"{self.title} is not supported: {rule}")
-
-    def _module(self, module: nn.Module) -> tuple[str, Maker | None]:
-        if module._forward_hooks or module._forward_pre_hooks:
-            raise self._refusal("its forward hooks would be lost; remove them")
-        kind = type(module)
-        if kind is nn.Conv2d:
-            return "conv2d", self._conv(module)  # type: ignore[arg-type]
-        if kind is nn.Linear:
-            return "linear", self._linear(module)  # type: ignore[arg-type]
-        if kind is nn.ReLU:
-            return "relu", self._same("relu")
-        if kind is nn.MaxPool2d:
-            names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-            return "maxpool2d", self._pool(**{name: getattr(module, name) for name in names})
-        if kind is nn.Flatten:
-            return FLATTEN, None
-        if kind is nn.Identity:
-            return "identity", None
-        raise self._refusal(HINTS.get(kind.__name__, SUPPORTED))
-
-    def _same(self, kind: str) -> Maker:
-        return lambda name, _: Node(name, kind, self.shape, self.shape)
-
-    def _check_map(self) -> None:
-        if self.ndim != 4:
-            raise self._refusal("its input must be a map [N, channels, height, width]")
-
-    def _conv(self, layer: nn.Conv2d) -> Maker:
-        self._check_map()
-        kernel, stride = _pair(layer.kernel_size), _pair(layer.stride)
-        if layer.groups != 1:
-            raise self._refusal(f"groups must be 1, not {layer.groups}")
-        if _pair(layer.dilation) != (1, 1):
-            raise self._refusal(f"dilation must be 1, not {_pair(layer.dilation)}")
-        if layer.padding_mode != "zeros":
-            raise self._refusal(f"padding_mode must be 'zeros', not {layer.padding_mode!r}")
-        if max(kernel) > KERNEL_MAX:
-            raise self._refusal(f"kernel_size must be 1 to {KERNEL_MAX}, not {kernel}")
-        if layer.padding == "same":
-            if kernel[0] % 2 == 0 or kernel[1] % 2 == 0:
-                raise self._refusal(
-                    f"padding='same' must be symmetric, so kernel_size must be odd, not {kernel}"
-                )
-            padding = ((kernel[0] - 1) // 2, (kernel[1] - 1) // 2)
-        else:
-            padding = (0, 0) if layer.padding == "valid" else _pair(layer.padding)
-        bias = layer.bias is not None
-        return lambda name, o: Node(
-            name, "conv2d", self.shape, (o[0], o[1], o[2]), kernel, stride, padding, bias
+    left, right, top, bottom = (*given["pad"], 0, 0)[:4]
+    if len(given["pad"]) not in (2, 4) or min(left, right, top, bottom) < 0:
+        raise call.refusal(
+            f"it must add zeros around height and width, not pad by {tuple(given['pad'])}"
         )
-
-    def _linear(self, layer: nn.Linear) -> Maker:
-        if self.ndim != 2:
-            raise self._refusal("its input must be [N, features]; put Flatten before it")
-        bias = layer.bias is not None
-        kernel = self.shape[1:]
-        return lambda name, o: Node(
-            name, "linear", self.shape, (o[0], 1, 1), kernel, (1, 1), (0, 0), bias
-        )
-
-    def _pool(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Maker:
-        self._check_map()
-        if _pair(dilation) != (1, 1):
-            raise self._refusal(f"dilation must be 1, not {_pair(dilation)}")
-        if ceil_mode:
-            raise self._refusal("ceil_mode must be False")
-        if return_indices:
-            raise self._refusal("return_indices must be False")
-        kernel = _pair(kernel_size)
-        strides = kernel if stride is None or stride == [] else _pair(stride)
-        return lambda name, o: Node(
-            name, "maxpool2d", self.shape, (o[0], o[1], o[2]), kernel, strides, _pair(padding)
-        )
-
-
-def _bind_pool(*args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Arguments of ``max_pool2d`` behind its input, by name."""
-    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-    named = dict(zip(names, args, strict=False))
-    return {**named, **{key: value for key, value in kwargs.items() if key != "input"}}
+    old = call.value.zeros
+    return (old[0] + top, old[1] + bottom, old[2] + left, old[3] + right)

@@ -1,22 +1,27 @@
 """Tracing: turns a torch module into a ``Graph``, or refuses it by the module's path, its type and
 the rule.
 
-Single layers are judged in ``model/rules.py``; this file follows the chain. Test:
-``tests/test_trace.py``.
+Single layers are judged in ``model/rules.py``; ``model/trace_walk.py`` follows the data, and
+``model/forks.py`` gives every feature one reader. Test: ``tests/test_trace.py``.
 """
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from .errors import InputError, UnsupportedError
+from .float_forward import float_features
+from .forks import with_forks
 from .graph import Graph, Node
-from .rules import FLATTEN, Judge, show
+from .trace_walk import GraphWalk
 
 __all__ = ["LOSSES", "trace"]
 
 LOSSES = ("cross_entropy", "mse")
+TOLERANCE = 1e-6  # of the largest logit, between two float64 sums in another order
 
 
 class _Tracer(fx.Tracer):
@@ -25,6 +30,15 @@ class _Tracer(fx.Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.stack: list[str] = []
+        self.grad = torch.is_grad_enabled()
+
+    def create_node(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        if torch.is_grad_enabled() != self.grad:
+            raise UnsupportedError(
+                f"{getattr(target, '__name__', target)} is called under torch.no_grad(): the "
+                "hardware trains every layer"
+            )
+        return super().create_node(kind, target, *args, **kwargs)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         self.stack.append(f"{self.path_of_module(m)} ({type(m).__name__})")
@@ -34,12 +48,16 @@ class _Tracer(fx.Tracer):
 
 
 def trace(model: nn.Module, example_input: Tensor, loss: str = "cross_entropy") -> Graph:
-    """Return the graph of ``model``, a chain of supported layers.
+    """Return the graph of ``model``: any acyclic one of the layers that ``model/rules.py`` lists.
+
+    A feature that several layers read passes a fork, named ``<producer>.fork``. BatchNorm becomes
+    its statistics, which stay frozen as the model holds them whether it is in training mode or
+    not, and its trained factor and offset. The graph computes what the model does in evaluation
+    mode; this is checked on the first sample.
 
     Parameters
     ----------
-    model : nn.Module of Conv2d, Linear, ReLU, MaxPool2d, Flatten and Identity, or the functions
-        relu, max_pool2d, flatten, view and reshape; left as it is
+    model : nn.Module that ends in a vector of logits; left as it is
     example_input : floating tensor [N, C, H, W] or [N, features]; its shape counts, and N is free
     loss : ``cross_entropy`` or ``mse``
 
@@ -55,11 +73,14 @@ def trace(model: nn.Module, example_input: Tensor, loss: str = "cross_entropy") 
         raise InputError(f"loss must be one of {list(LOSSES)}, not {loss!r}")
     _check_example(example_input)
     _check_parameters(model)
-    graph = _symbolic(model)
     dtype = next((p.dtype for p in model.parameters()), torch.float32)
     sample = example_input[:1].detach().to(dtype)
-    nodes, outputs = _Chain(model, graph).walk(torch.cat([sample, sample]))
-    if not any(node.trainable for node in nodes):
+    walk = GraphWalk(model, _symbolic(model))
+    outputs = walk.walk(torch.cat([sample, sample]))
+    channels, height, width = (*sample.shape[1:], 1, 1)[:3]
+    shape = (channels, height, width)
+    graph = Graph(shape, with_forks(walk.layers, walk.output, shape), loss, outputs)
+    if not graph.trainable:
         raise UnsupportedError(
             f"model ({type(model).__name__}) has no trainable layer: it must use at least one "
             "Conv2d or Linear"
@@ -68,9 +89,9 @@ def trace(model: nn.Module, example_input: Tensor, loss: str = "cross_entropy") 
         raise UnsupportedError(
             f"cross_entropy needs at least 2 outputs, not {outputs}: use loss='mse'"
         )
-    _check_used(model, nodes)
-    first = nodes[0].i_shape
-    return Graph(first, tuple(nodes), loss, outputs)
+    _check_used(model, graph.nodes)
+    _check_equal(model, graph, sample)
+    return graph
 
 
 def _check_example(example: Tensor) -> None:
@@ -117,6 +138,8 @@ def _symbolic(model: nn.Module) -> fx.Graph:
     tracer = _Tracer()
     try:
         return tracer.trace(model)
+    except UnsupportedError:
+        raise
     except Exception as error:
         where = tracer.stack[-1] if tracer.stack else f"model ({type(model).__name__})"
         reason = str(error).strip().split("\n")[0]
@@ -127,155 +150,30 @@ def _symbolic(model: nn.Module) -> fx.Graph:
         ) from error
 
 
-class _Chain:
-    """Follows the data through a traced graph, running each call on two samples to learn the
-    shapes.
-    """
-
-    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
-        self.model = model
-        self.graph = graph
-        self.modules = dict(model.named_modules())
-        self.values: dict[fx.Node, Any] = {}
-        self.sizes: set[fx.Node] = set()
-        self.nodes: list[Node] = []
-        self.used: set[str] = set()
-
-    def walk(self, sample: Tensor) -> tuple[list[Node], int]:
-        """Return the layers and the number of outputs."""
-        inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
-        if len(inputs) != 1:
-            names = [node.target for node in inputs]
-            raise UnsupportedError(
-                f"model ({type(self.model).__name__}).forward must take one tensor, not {names}"
-            )
-        head = inputs[0]
-        self.values[head] = sample
-        shape = (*sample.shape[1:], 1, 1)[:3]
-        for node in self.graph.nodes:
-            if node.op in ("placeholder", "output") or self._is_size(node):
-                continue
-            self._check_branch(head)
-            shape = self._step(node, head, shape)
-            head = node
-        output = next(node for node in self.graph.nodes if node.op == "output")
-        if output.args[0] is not head:
-            raise UnsupportedError(
-                f"model ({type(self.model).__name__}).forward must return one tensor, the last "
-                "layer's output, "
-                f"not {output.args[0]}"
-            )
-        if shape[1:] != (1, 1):
-            raise UnsupportedError(
-                f"{self._title(head)} ends the model with a map of {show(shape)}: the output "
-                "must be a vector of logits; "
-                "end with a Linear layer, or a layer whose map is 1x1"
-            )
-        return self.nodes, shape[0]
-
-    def _is_size(self, node: fx.Node) -> bool:
-        """Evaluate a read of a tensor's shape, which only reshapes may use."""
-        read = node.op == "call_method" and node.target == "size"
-        read |= node.op == "call_function" and getattr(node.target, "__name__", "") in (
-            "getattr",
-            "getitem",
-        )
-        if not read or not all(n in self.values for n in node.all_input_nodes):
-            return False
-        value = self._run(node)
-        if isinstance(value, Tensor):
-            return False
-        self.values[node] = value
-        self.sizes.add(node)
-        return True
-
-    def _run(self, node: fx.Node) -> Any:
-        args = fx.node.map_arg(node.args, lambda n: self.values[n])
-        kwargs = fx.node.map_arg(node.kwargs, lambda n: self.values[n])
-        with torch.no_grad():
-            if node.op == "call_module":
-                return self.modules[str(node.target)](*args, **kwargs)
-            if node.op == "call_method":
-                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            return node.target(*args, **kwargs)  # type: ignore[operator]
-
-    def _check_branch(self, head: fx.Node) -> None:
-        users = [
-            user for user in head.users if user not in self.sizes and not self._reads_size(user)
-        ]
-        if len(users) > 1:
-            names = " and ".join(self._title(user) for user in users)
-            raise UnsupportedError(
-                f"the output of {self._title(head)} goes to {names}: only a chain of layers is "
-                "supported, "
-                "without branches or residual additions"
-            )
-
-    def _reads_size(self, node: fx.Node) -> bool:
-        shape = node.op == "call_function" and len(node.args) > 1 and node.args[1] == "shape"
-        return shape or (node.op == "call_method" and node.target == "size")
-
-    def _title(self, node: fx.Node) -> str:
-        if node.op == "call_module":
-            return f"{node.target} ({type(self.modules[str(node.target)]).__name__})"
-        if node.op == "placeholder":
-            return "the input"
-        return f"{node.name} ({getattr(node.target, '__name__', node.target)})"
-
-    def _step(self, node: fx.Node, head: fx.Node, shape: tuple[int, ...]) -> tuple[int, ...]:
-        value = self.values[head]
-        seen = tuple(value.shape[1:])
-        title = (
-            f"{self._title(node)[:-1]}, input {show(seen)})"
-            if node.op != "get_attr"
-            else self._title(node)
-        )
-        if (*node.args[:1], node.kwargs.get("input"))[0] is not head:
-            raise UnsupportedError(
-                f"{title} is not supported: it does not take the output of {self._title(head)}"
-            )
-        module = self.modules[str(node.target)] if node.op == "call_module" else None
-        name = self._name(node, module, title)
-        kind, make = Judge(title, value.ndim, shape).judge(node, module)
-        try:
-            result = self._run(node)
-        except Exception as error:
-            raise InputError(
-                f"{title} fails on example_input: {str(error).splitlines()[0]}"
-            ) from error
-        self.values[node] = result
-        if kind == FLATTEN:
-            count = shape[0] * shape[1] * shape[2]
-            if tuple(result.shape) != (len(value), count):
-                raise UnsupportedError(
-                    f"{title} is not supported: it must flatten each sample to [N, {count}], not "
-                    f"to {list(result.shape)}"
-                )
-            return shape
-        if make is None:
-            return shape
-        made = make(name, tuple(result.shape[1:]))
-        self.nodes.append(made)
-        return made.o_shape
-
-    def _name(self, node: fx.Node, module: nn.Module | None, title: str) -> str:
-        name = str(node.target) if module is not None else node.name
-        if name in self.used and module is not None:
-            if next(module.parameters(), None) is not None:
-                raise UnsupportedError(
-                    f"{title} is called twice: each layer must own its parameters"
-                )
-            name = node.name
-        while name in self.used:
-            name += "_"
-        self.used.add(name)
-        return name
-
-
-def _check_used(model: nn.Module, nodes: list[Node]) -> None:
+def _check_used(model: nn.Module, nodes: Sequence[Node]) -> None:
     used = {
         f"{node.name}.{kind}" for node in nodes if node.trainable for kind in ("weight", "bias")
     }
     for name, _ in model.named_parameters():
         if name not in used:
             raise UnsupportedError(f"{name} is never used by forward: remove it from the model")
+
+
+def _check_equal(model: nn.Module, graph: Graph, sample: Tensor) -> None:
+    """Raise unless the graph computes what a copy of the model does: a trace does not show, say,
+    one tensor that is changed in place under two names.
+    """
+    twin = copy.deepcopy(model).double().eval()
+    x = torch.cat([sample, sample]).double()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        expected = twin(x.clone()).reshape(2, -1)
+        features = float_features(graph, twin.state_dict(), x.reshape(2, *graph.input_shape))
+    got = features[graph.nodes[-1].name].reshape(2, -1)
+    if not bool(torch.isfinite(expected).all()):
+        return  # calibration names the tensor that is not finite
+    if not torch.allclose(got, expected, TOLERANCE, TOLERANCE * float(expected.abs().max())):
+        raise UnsupportedError(
+            f"model ({type(model).__name__}) does not compute in evaluation mode what its trace "
+            "does: no layer may change a tensor in place that is read again, or drop values "
+            "without training=self.training"
+        )

@@ -43,7 +43,7 @@ def chain(i_shape, *layers, loss="cross_entropy"):
 def formats_of(graph):
     """16-bit formats, the same for every layer."""
     layer = LayerFormats(FEATURE, FEATURE, ERROR, ERROR, PARAMETER, PARAMETER)
-    return Formats(FEATURE, {node.name: layer for node in graph.trainable}, FEATURE, ERROR)
+    return Formats(FEATURE, {node.name: layer for node in graph.nodes}, FEATURE, ERROR)
 
 
 LENET = chain(

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradweave.model.calibrate import calibrate, float_tensors
+from gradweave.model.calibrate import calibrate
 from gradweave.model.errors import FormatError, GradweaveWarning, InputError
+from gradweave.model.float_forward import float_tensors
 from gradweave.model.formats import Format
 from gradweave.model.plan import ParameterPlan
 from gradweave.model.trace import trace
@@ -35,6 +36,10 @@ Y = torch.randint(3, (12,), generator=torch.Generator().manual_seed(3))
 def chosen(model=None, x=X, y=Y, loss="cross_entropy", **options):
     model = model or small_net()
     return calibrate(trace(model, x, loss), model.state_dict(), x, y, **options)
+
+
+def trained(formats):
+    return [layer for layer in formats.layers.values() if layer.weight is not None]
 
 
 def vector_net(weight, bias=None) -> nn.Sequential:
@@ -83,8 +88,9 @@ def test_tensors_are_those_of_autograd_with_a_summed_loss(loss):
         )
     for name, first, last in (("0", 0, 2), ("3", 3, 5), ("6", 6, 6)):
         assert torch.allclose(batches[0][f"{name}.feature"].flatten(), kept[first].flatten())
-        largest = max(float(kept[n].grad.abs().max()) for n in range(first, last + 1))
-        assert float(batches[0][f"{name}.error"].abs().max()) == pytest.approx(largest, rel=1e-12)
+        for n in range(first, last + 1):
+            if n != 4:  # Flatten is no layer
+                assert torch.allclose(batches[0][f"{n}.error"], kept[n].grad.flatten())
 
 
 def test_formats_join_along_the_chain():
@@ -107,7 +113,7 @@ def test_bias_never_has_more_fraction_bits_than_its_sum():
 
 
 def test_masters_keep_the_integer_bits_of_the_working_weights():
-    for layer in chosen(formats={"3.weight": Format(8, 5)}).layers.values():
+    for layer in trained(chosen(formats={"3.weight": Format(8, 5)})):
         working, master = layer.weight.working, layer.weight.master
         assert master.width - master.frac == working.width - working.frac
         assert master.width == 32
@@ -169,7 +175,7 @@ def test_choices_by_hand_win_the_most_specific_first():
             "gradient": 28,
         }
     )
-    widths = [layer.weight.working.width for layer in formats.layers.values()]
+    widths = [layer.weight.working.width for layer in trained(formats)]
     assert widths == [12, 10, 10]
     assert formats.layers["0"].weight.working == Format(12, 9)
     assert {formats.input.width, *(x.o_feature.width for x in formats.layers.values())} == {14}

@@ -17,6 +17,7 @@ FOLDERS = {
     "host": {"host", "sim", "boards", "rtl", "model"},
 }
 LEAVES = (
+    "activation_tables",
     "errors",
     "formats",
     "geometry",
@@ -26,13 +27,16 @@ LEAVES = (
     "layer_plan",
     "plan",
     "registers",
+    "relay",
     "schedule",
     "step",
     "tables",
     "timing",
 )
 LAYERS = (
+    "activation",
     "add",
+    "affine",
     "concat",
     "conv",
     "cross_entropy",
@@ -41,6 +45,7 @@ LAYERS = (
     "maxpool",
     "mse",
     "relu",
+    "table",
     "update",
 )
 CODE = ("model", "rtl", "boards", "sim", "host", "tests", "bench", "examples")

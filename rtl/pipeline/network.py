@@ -7,13 +7,16 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
+from ...model.kinds import TABLES
 from ...model.plan import INPUT, LOSS, Edge, LayerPlan, Plan
 from ...model.registers import saturating_tensors
 from ..parts import lanes
 from ..parts.fifo import Fifo
 from ..parts.gear import Gear
 from ..probes import probe_table
+from .activation import Clip, LeakyRelu
 from .add import Add
+from .affine import Affine
 from .concat import Concat
 from .conv import Conv
 from .cross_entropy import CrossEntropy
@@ -22,12 +25,23 @@ from .linear import Linear
 from .maxpool import MaxPool
 from .mse import Mse
 from .relu import Relu
+from .table import Table
 from .update_rule import HYPER
 
 __all__ = ["Network"]
 
 TRAINED = {"conv2d": Conv, "linear": Linear}
-BLOCKS = {"relu": Relu, "maxpool2d": MaxPool, "add": Add, "concat": Concat, "fork": Fork}
+BLOCKS = {
+    "relu": Relu,
+    "clip": Clip,
+    "leaky_relu": LeakyRelu,
+    **dict.fromkeys(TABLES, Table),
+    "affine": Affine,
+    "maxpool2d": MaxPool,
+    "add": Add,
+    "concat": Concat,
+    "fork": Fork,
+}
 
 
 def _block(layer: LayerPlan, plan: Plan):
