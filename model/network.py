@@ -5,7 +5,8 @@ It obeys docs/architecture.md and the plan: the graph of layers, formats, roundi
 version each pass reads. Between layers it carries features and errors as float64 tensors of
 integers, which are exact and fast; its interface is int64.
 
-Test: ``tests/test_network.py``; its cost: ``tests/test_golden_speed.py``.
+Test: ``tests/test_network.py``, ``tests/test_graph_network.py``; its cost:
+``tests/test_golden_speed.py``.
 """
 
 import torch

@@ -4,9 +4,22 @@ from dataclasses import replace
 
 from gradweave.model.plan import Plan
 from gradweave.model.schedule import minimum_buffers
-from gradweave.tests.plans import add, concat, conv, fork, graph, linear, maxpool, relu
+from gradweave.tests.plans import (
+    add,
+    affine,
+    clip,
+    concat,
+    conv,
+    fork,
+    graph,
+    leaky_relu,
+    linear,
+    maxpool,
+    relu,
+    table,
+)
 
-__all__ = ["GRAPHS", "make", "with_deep_buffers"]
+__all__ = ["BOARDS", "GRAPHS", "make", "with_deep_buffers"]
 
 
 def _identity(late):
@@ -75,6 +88,23 @@ def _double(late):
     )
 
 
+def _activations(late):
+    """Every kind of layer of one word out for each word in, on two branches."""
+    return (
+        conv("stem", 4, kernel=1, a=2, b=2, **late),
+        affine("affine", (300, -200, 256, 128), (1000, 0, -500, 77), 8, lanes=2),
+        fork("split", lanes=2),
+        leaky_relu("leaky", 655, lanes=2),
+        conv("conv", 4, kernel=3, padding=1, a=2, b=2, **late),
+        table("tanh", "tanh", lanes=2),
+        clip("clip", 0, 6 << 10, lanes=4).on("split"),
+        table("silu", "silu", lanes=2),
+        add("add", lanes=2).on("tanh", "silu"),
+        linear("fc", 3, a=3, b=1, **late),
+    )
+
+
+# The plain kinds have slow definitions in tests/golden as well.
 GRAPHS = {
     "identity": _identity,
     "projection": _projection,
@@ -82,11 +112,12 @@ GRAPHS = {
     "input": _input,
     "double": _double,
 }
+BOARDS = GRAPHS | {"activations": _activations}
 
 
 def make(name: str, delay: int = 0, back_delay: int = 0, **options) -> Plan:
-    """Return a plan of ``GRAPHS`` for samples of (2, 4, 4), with the same delays everywhere."""
-    specs = GRAPHS[name]({"delay": delay, "back_delay": back_delay})
+    """Return a plan of ``BOARDS`` for samples of (2, 4, 4), with the same delays everywhere."""
+    specs = BOARDS[name]({"delay": delay, "back_delay": back_delay})
     return with_deep_buffers(graph((2, 4, 4), *specs, batch_max=4, **options))
 
 

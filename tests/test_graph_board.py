@@ -13,7 +13,7 @@ from gradweave.host.verify import verify
 from gradweave.model.errors import DeviceError
 from gradweave.model.registers import Command
 from gradweave.sim.simulate import simulate
-from gradweave.tests.graphs import GRAPHS, make, with_deep_buffers
+from gradweave.tests.graphs import BOARDS, make, with_deep_buffers
 from gradweave.tests.plans import add, conv, fork, graph, linear
 from gradweave.tests.small_board import BATCH, assert_same_state, data, hyper, masters
 
@@ -28,7 +28,7 @@ CASES = [
     else pytest.param(
         name, late, id=f"{name}-{'delayed' if late[0] else 'flush'}", marks=pytest.mark.slow
     )
-    for name in GRAPHS
+    for name in BOARDS
     for late in (FLUSH, DELAYED)
 ]
 

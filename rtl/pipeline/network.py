@@ -1,6 +1,6 @@
 """Network: all layers of a plan and its loss, joined stream to stream along the plan's edges.
 
-Golden: ``model/network.py``. Test: ``tests/test_board.py``.
+Golden: ``model/network.py``. Test: ``tests/test_board.py``, ``tests/test_graph_board.py``.
 """
 
 from amaranth.hdl import Module, Signal
