@@ -56,7 +56,7 @@ KINDS = {
     "affine": Kind("relay", keeps_feature=False, keeps_error=False, saturates=_BOTH, latency=5),
     "maxpool2d": Kind("window", saturates=("i_error",), holds=True),
     "avgpool2d": Kind("window", keeps_error=False, saturates=("i_error",)),
-    "add": Kind("join", keeps_feature=False, saturates=("o_feature",)),
-    "concat": Kind("join"),
-    "fork": Kind("fork", keeps_error=False, saturates=("i_error",)),
+    "add": Kind("join", keeps_feature=False, saturates=("o_feature",), latency=5),
+    "concat": Kind("join", latency=2),
+    "fork": Kind("fork", keeps_error=False, saturates=("i_error",), latency=5),
 }

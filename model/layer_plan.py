@@ -178,6 +178,11 @@ class LayerPlan:
         return KINDS[self.kind].pattern
 
     @property
+    def source_errors(self) -> tuple[bool, ...]:
+        """Per source of a join whether it takes an error."""
+        return self.errors or (self.backward,) * len(self.sources)
+
+    @property
     def unfoldable(self) -> bool:
         """Whether ``unfold`` may be set."""
         dense = self.groups == 1 and self.dilation[1] == 1

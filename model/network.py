@@ -1,30 +1,27 @@
 """The golden model of a whole design: what every tensor of every training step must be, bit for
 bit.
 
-It obeys docs/architecture.md and the plan: formats, rounding, and which weight version each pass
-reads. Between layers it carries features and errors as float64 tensors of integers, which are exact
-and fast; its interface is int64.
+It obeys docs/architecture.md and the plan: the graph of layers, formats, rounding, and which weight
+version each pass reads. Between layers it carries features and errors as float64 tensors of
+integers, which are exact and fast; its interface is int64.
 
-Test: ``tests/test_network.py``; its cost: ``tests/test_golden_speed.py``.
+Test: ``tests/test_network.py``, ``tests/test_graph_network.py``; its cost:
+``tests/test_golden_speed.py``.
 """
-
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from .blocks import Block, make_block
 from .checks import check_integers, check_samples, check_target
 from .errors import InputError, UnsupportedError
-from .fixed import requantize
 from .formats import Rounding
 from .hyper import Hyper
-from .pipeline import binary_cross_entropy, cross_entropy, huber, maxpool, mse, relu
-from .pipeline.conv import Conv
-from .pipeline.linear import Linear
-from .pipeline.update import state_dtype, update
-from .plan import LayerPlan, ParameterPlan, Plan
+from .pipeline import binary_cross_entropy, cross_entropy, huber, mse
+from .plan import INPUT, LOSS, Edge, LayerPlan, Plan
 from .registers import saturating_tensors
-from .versions import VersionStore
+from .step import Step
+from .trained import Trained, Weights
 
 __all__ = ["Network"]
 
@@ -36,22 +33,6 @@ LOSSES = {
 }
 
 Record = dict[str, Tensor]
-Weights = dict[str, Tensor]
-
-
-@dataclass
-class _Trained:
-    """A trainable layer with its working weights as its two copies in hardware hold them."""
-
-    plan: LayerPlan
-    engine: Conv | Linear
-    parameters: dict[str, ParameterPlan]
-    forward: VersionStore[Weights] = field(init=False)
-    backward: VersionStore[Weights] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.forward = VersionStore(self.plan.delay)
-        self.backward = VersionStore(self.plan.back_delay)
 
 
 class Network:
@@ -74,6 +55,8 @@ class Network:
         Stochastic rounding, which this family of hardware does not have.
     FormatError
         Formats whose sums need more than 64 bits.
+    PlanError
+        Layers that are not connected to a graph.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -83,19 +66,19 @@ class Network:
                 "not stochastic"
             )
         self.plan = plan
-        self._trained: dict[str, _Trained] = {}
-        self._masters: dict[str, Tensor] = {}
-        self._momenta: dict[str, Tensor] = {}
-        for layer in plan.trainable:
-            assert layer.weight is not None
-            engine = Conv if layer.kind == "conv2d" else Linear
-            parameters = {"weight": layer.weight} | ({"bias": layer.bias} if layer.bias else {})
-            trained = _Trained(layer, engine(layer, plan.batch_max), parameters)
-            self._trained[layer.name] = trained
-            for part, formats in parameters.items():
-                zeros = torch.zeros(_shape(layer, part), dtype=state_dtype(formats))
-                self._masters[f"{layer.name}.{part}"] = zeros
-                self._momenta[f"{layer.name}.{part}"] = zeros
+        self._trained: dict[str, Trained] = {}
+        self._blocks: dict[str, Block] = {}
+        for layer in plan.layers:
+            if layer.trainable:
+                trained = Trained(layer, plan.batch_max, plan.rounding)
+                self._trained[layer.name] = trained
+            else:
+                self._blocks[layer.name] = make_block(layer, plan.rounding)
+        names = [*(layer.name for layer in plan.layers), LOSS]
+        self._sources: dict[str, list[Edge]] = {
+            name: [edge for edge in plan.edges if edge.sink == name] for name in names
+        }
+        self._error_edges = frozenset(plan.error_edges)
         self.saturated: dict[str, int] = {}
         self.start_segment()
 
@@ -104,12 +87,12 @@ class Network:
         """The master weights by ``layer.weight`` and ``layer.bias``: int64 copies in torch's own
         shapes.
         """
-        return {name: _export(values) for name, values in self._masters.items()}
+        return self._export_all("masters")
 
     @property
     def momenta(self) -> dict[str, Tensor]:
         """The momentum buffers, as ``masters``."""
-        return {name: _export(values) for name, values in self._momenta.items()}
+        return self._export_all("momenta")
 
     def load(self, masters: dict[str, Tensor], momenta: dict[str, Tensor] | None = None) -> None:
         """Set the master weights, and the momenta (zero by default), and start a segment.
@@ -124,18 +107,23 @@ class Network:
         }
         new_masters = self._checked("masters", masters)
         new_momenta = self._checked("momenta", zeros if momenta is None else momenta)
-        self._masters, self._momenta = new_masters, new_momenta
+        for name, trained in self._trained.items():
+            for part in trained.parameters:
+                trained.masters[part] = new_masters[f"{name}.{part}"]
+                trained.momenta[part] = new_momenta[f"{name}.{part}"]
         self.start_segment()
 
-    def start_segment(self) -> None:
-        """Make the requantised master weights version 0 and mini-batch 0 the next; clear
-        ``saturated``, keep momenta.
+    def start_segment(self, first_sample: int = 0, first_batch: int = 0) -> None:
+        """Make the requantised master weights version 0; clear ``saturated``, keep momenta.
+
+        The next mini-batch is the segment's number 0. ``first_sample`` and ``first_batch`` are the
+        numbers in the whole training of its first sample and of itself, by which random streams go
+        on.
         """
-        for name, trained in self._trained.items():
-            weights = self._working(name)
-            trained.forward.start(weights)
-            trained.backward.start(weights)
+        for trained in self._trained.values():
+            trained.start()
         self._batch = 0
+        self._step = Step(True, first_sample, first_batch)
         counted = [
             f"{x.name}.{tensor}" for x in self.plan.layers for tensor in saturating_tensors(x)
         ]
@@ -153,9 +141,9 @@ class Network:
         target : int64, class numbers [B] for cross-entropy, or [B, outputs] in the feature format
         hyper : Hyper with ``batch`` equal to B
         record : receives every tensor of the mini-batch by name, int64: ``input``,
-            ``<layer>.o_feature``,
-            ``<layer>.i_error``, ``loss.error``, ``<layer>.weight_gradient`` (exact sums),
-            ``<layer>.weight`` (working) ...
+            ``<layer>.o_feature`` (a fork's is its source's and left out),
+            ``<layer>.i_error`` (of a join, the one that comes in), ``loss.error``,
+            ``<layer>.weight_gradient`` (exact sums), ``<layer>.weight`` (working) ...
 
         Raises
         ------
@@ -171,13 +159,14 @@ class Network:
             )
         check_target(self.plan, target, x.shape[0])
         with torch.no_grad():
-            kept = self._forward(
-                x, [t.forward.read(self._batch) for t in self._trained.values()], record
-            )
-            logits = kept[-1].flatten(1)
-            errors = self._loss(logits, target, record)
-            self._backward(errors, kept, hyper, record)
+            weights = {
+                name: trained.forward_versions.read(self._batch)
+                for name, trained in self._trained.items()
+            }
+            logits = self._forward(x, self._step, weights, record)
+            self._backward(self._loss(logits, target, record), hyper, record)
         self._batch += 1
+        self._step = Step(True, self._step.first_sample + hyper.batch, self._step.batch + 1)
         return _export(logits)
 
     def infer(self, x: Tensor) -> Tensor:
@@ -192,121 +181,94 @@ class Network:
             A wrong shape or dtype, or a value outside the input's format.
         """
         check_samples(self.plan, x)
-        weights = [self._working(name) for name in self._trained]
-        size = self.plan.batch_max
+        weights = {name: trained.working() for name, trained in self._trained.items()}
+        parts = x.split(self.plan.batch_max)
         with torch.no_grad():
-            parts = [self._forward(part, weights, None)[-1].flatten(1) for part in x.split(size)]
-        return _export(torch.cat(parts))
+            logits = [self._forward(part, Step(False), weights, None) for part in parts]
+        return _export(torch.cat(logits))
 
-    def _forward(self, x: Tensor, weights: list[Weights], record: Record | None) -> list[Tensor]:
-        """Return what the backward pass needs: each layer's feature (a pool's indices, under its
-        position in ``_places``).
-        """
-        features = x.to(torch.float64)
-        _note(record, "input", features)
-        remaining = iter(weights)
-        kept = []
-        self._places: dict[str, Tensor] = {}
+    def _forward(
+        self, x: Tensor, step: Step, weights: dict[str, Weights], record: Record | None
+    ) -> Tensor:
+        """Return the logits [B, outputs]; blocks keep what their backward pass needs."""
+        features = {INPUT: x.to(torch.float64)}
+        _note(record, INPUT, features[INPUT])
         for layer in self.plan.layers:
+            name = layer.name
+            sources = [features[edge.source] for edge in self._sources[name]]
             if layer.trainable:
-                features = self._forward_sums(layer, features, next(remaining))
-            elif layer.kind == "relu":
-                features = relu.forward(features)
+                result, clipped = self._trained[name].forward(sources[0], weights[name])
             else:
-                features, self._places[layer.name] = maxpool.forward(
-                    features, layer.kernel, layer.stride, layer.padding
-                )
-            _note(record, f"{layer.name}.o_feature", features)
-            kept.append(features)
-        return kept
-
-    def _forward_sums(self, layer: LayerPlan, features: Tensor, weights: Weights) -> Tensor:
-        assert layer.weight is not None
-        frac = layer.weight.working.frac + layer.i_feature.frac
-        bias = None
-        if layer.bias is not None:
-            bias = weights["bias"].to(torch.int64) << (frac - layer.bias.working.frac)
-        sums = self._trained[layer.name].engine.forward(features, weights["weight"], bias)
-        return self._requantize(sums, frac, layer, "o_feature")
+                result, clipped = self._blocks[name].forward(sources, step)
+            self._count(f"{name}.o_feature", clipped)
+            if layer.pattern != "fork":
+                _note(record, f"{name}.o_feature", result)
+            features[name] = result
+        return features[self._sources[LOSS][0].source].flatten(1)
 
     def _loss(self, logits: Tensor, target: Tensor, record: Record | None) -> Tensor:
         loss = self.plan.loss
         errors, clipped = LOSSES[loss.kind].error(logits, target, loss, self.plan.rounding)
-        self.saturated["loss.error"] += clipped
+        self._count("loss.error", clipped)
         _note(record, "loss.error", errors)
         return errors.to(torch.float64).unflatten(1, self.plan.layers[-1].o_shape)
 
-    def _backward(
-        self, errors: Tensor, kept: list[Tensor], hyper: Hyper, record: Record | None
-    ) -> None:
-        for layer, features in zip(reversed(self.plan.layers), reversed(kept), strict=True):
-            below = errors
-            if layer.trainable:
-                if layer.backward:
-                    below = self._backward_sums(layer, errors)
-                self._update(layer, errors, hyper, record)
-            elif layer.backward and layer.kind == "relu":
-                below = relu.backward(errors, features)
-            elif layer.backward:
-                places = self._places[layer.name]
-                below, clipped = maxpool.backward(errors, places, layer.i_shape[1:], layer.i_error)
-                self.saturated[f"{layer.name}.i_error"] += clipped
+    def _backward(self, errors: Tensor, hyper: Hyper, record: Record | None) -> None:
+        """Pass the loss's ``errors`` down, and update every trainable layer on the way."""
+        end = self._sources[LOSS][0]
+        waiting = {(end.source, end.source_port): errors}
+        for layer in reversed(self.plan.layers):
+            if not self.plan.passes_error(layer.name):
+                continue
+            results = [waiting.pop((layer.name, port)) for port in range(layer.fan)]
+            below, clipped = self._backward_layer(layer, results)
             if layer.backward:
-                _note(record, f"{layer.name}.i_error", below)
-            errors = below
+                self._count(f"{layer.name}.i_error", clipped)
+                # All sources of a join get parts of the error that came in.
+                joined = layer.pattern == "join"
+                _note(record, f"{layer.name}.i_error", results[0] if joined else below[0])
+            if layer.trainable:
+                self._update(layer.name, results[0], hyper, record)
+            for edge, error in zip(self._sources[layer.name], below, strict=True):
+                if edge in self._error_edges:
+                    waiting[edge.source, edge.source_port] = error
 
-    def _backward_sums(self, layer: LayerPlan, errors: Tensor) -> Tensor:
-        assert layer.weight is not None
-        trained = self._trained[layer.name]
-        sums = trained.engine.backward(errors, trained.backward.read(self._batch)["weight"])
-        return self._requantize(
-            sums, layer.weight.working.frac + layer.o_error.frac, layer, "i_error"
-        )
+    def _backward_layer(self, layer: LayerPlan, errors: list[Tensor]) -> tuple[list[Tensor], int]:
+        """Return the error of each source; what no source takes is given as it came in."""
+        if not layer.backward:
+            return errors, 0
+        if not layer.trainable:
+            return self._blocks[layer.name].backward(errors)
+        below, clipped = self._trained[layer.name].backward(errors[0], self._batch)
+        return [below], clipped
 
-    def _update(
-        self, layer: LayerPlan, errors: Tensor, hyper: Hyper, record: Record | None
-    ) -> None:
-        trained = self._trained[layer.name]
-        weights: Weights = {}
-        for part, formats in trained.parameters.items():
-            name = f"{layer.name}.{part}"
-            if part == "weight":
-                sums = trained.engine.weight_gradient(errors)
-                frac = layer.o_error.frac + layer.i_feature.frac
-            else:
-                sums, frac = trained.engine.bias_gradient(errors), layer.o_error.frac
-            master, momentum = self._masters[name], self._momenta[name]
-            new = update(formats, hyper, self.plan.rounding, master, momentum, sums, frac)
-            self._masters[name], self._momenta[name] = new.master, new.momentum
-            weights[part] = new.working
-            self.saturated[name] += new.clipped
-            _note(record, f"{name}_gradient", sums)
-            _note(record, name, new.working)
-        trained.forward.add(weights)
-        trained.backward.add(weights)
+    def _update(self, name: str, errors: Tensor, hyper: Hyper, record: Record | None) -> None:
+        gradients, weights, clipped = self._trained[name].update(errors, hyper)
+        for part, sums in gradients.items():
+            self._count(f"{name}.{part}", clipped[part])
+            _note(record, f"{name}.{part}_gradient", sums)
+            _note(record, f"{name}.{part}", weights[part])
 
-    def _requantize(self, sums: Tensor, frac: int, layer: LayerPlan, tensor: str) -> Tensor:
-        fmt = layer.o_feature if tensor == "o_feature" else layer.i_error
-        values, clipped = requantize(sums, frac, fmt, self.plan.rounding)
-        self.saturated[f"{layer.name}.{tensor}"] += clipped
-        return values.to(torch.float64)
+    def _count(self, name: str, clipped: int) -> None:
+        if clipped:
+            self.saturated[name] += clipped
 
-    def _working(self, layer: str) -> Weights:
-        weights = {}
-        for part, formats in self._trained[layer].parameters.items():
-            master = self._masters[f"{layer}.{part}"]
-            weights[part], _ = requantize(
-                master, formats.master.frac, formats.working, self.plan.rounding
-            )
-        return weights
+    def _export_all(self, what: str) -> dict[str, Tensor]:
+        return {
+            f"{name}.{part}": _export(values)
+            for name, trained in self._trained.items()
+            for part, values in getattr(trained, what).items()
+        }
 
     def _checked(self, what: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        if tensors.keys() != self._masters.keys():
-            raise InputError(f"{what} must be named {sorted(self._masters)}, not {sorted(tensors)}")
+        names = [f"{n}.{part}" for n, trained in self._trained.items() for part in trained.masters]
+        if tensors.keys() != set(names):
+            raise InputError(f"{what} must be named {sorted(names)}, not {sorted(tensors)}")
         checked = {}
-        for name, current in self._masters.items():
+        for name in names:
             layer, part = name.rsplit(".", 1)
             formats = self._trained[layer].parameters[part]
+            current = self._trained[layer].masters[part]
             fmt = formats.master if what == "masters" else formats.gradient
             check_integers(f"{what}[{name}]", tensors[name], fmt.min, fmt.max)
             if tensors[name].shape != current.shape:
@@ -316,15 +278,6 @@ class Network:
                 )
             checked[name] = tensors[name].to(current.dtype)
         return checked
-
-
-def _shape(layer: LayerPlan, part: str) -> tuple[int, ...]:
-    outputs, inputs = layer.o_shape[0], layer.group_shape[1]
-    if part == "bias" or layer.kind == "scale":
-        return (outputs,)
-    if layer.kind == "linear":
-        return (outputs, inputs * layer.i_shape[1] * layer.i_shape[2])
-    return (outputs, inputs, *layer.kernel)
 
 
 def _export(values: Tensor) -> Tensor:

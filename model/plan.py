@@ -189,6 +189,31 @@ class Plan:
         layer = self.layer(name)
         return layer.trainable or layer.backward
 
+    @cached_property
+    def error_edges(self) -> tuple[Edge, ...]:
+        """The edges on which errors come back: those whose source takes an error.
+
+        Raises
+        ------
+        PlanError
+            For a layer that gives an error where none is taken, or none where one is.
+        """
+        taken = []
+        for edge in self.edges:
+            takes = self.passes_error(edge.source)
+            if takes:
+                taken.append(edge)
+            if edge.sink == LOSS:
+                continue
+            sink = self.layer(edge.sink)
+            gives = sink.backward and (not sink.errors or sink.errors[edge.sink_port])
+            if gives != takes:
+                raise PlanError(
+                    f"{edge.sink}: the error for {edge.source} must be passed exactly where "
+                    f"{edge.source} takes one ({takes}), not {gives}: set backward and errors so"
+                )
+        return tuple(taken)
+
     @property
     def interval(self) -> int:
         """Cycles per sample of the slowest engine, stream or sweep-free part of the pipeline."""

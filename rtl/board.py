@@ -19,7 +19,7 @@ from ..model.registers import HYPER_REGISTERS, MAGIC, Command, ErrorBit, registe
 from .packet_reader import PacketReader
 from .packet_writer import PacketWriter
 from .parts.axi_lite import ADDRESS_WIDTH, AxiLite
-from .pipeline.chain import Chain
+from .pipeline.network import Network
 from .probes import probe_table
 
 __all__ = ["Board"]
@@ -56,7 +56,7 @@ class Board(wiring.Component):
 
     def __init__(self, plan: Plan):
         self.plan = plan
-        self.chain = Chain(plan)
+        self.network = Network(plan)
         members = {f"s_axil_{name}": member for name, member in _AXIL.items()}
         for prefix, into in (("s", In), ("m", Out)):
             back = Out if into is In else In
@@ -80,15 +80,15 @@ class Board(wiring.Component):
             ResetSignal("core").eq(ResetSignal("sync") | restart),
         ]
         core = DomainRenamer("core")
-        chain, reader, writer = self.chain, PacketReader(self.plan), PacketWriter(self.plan)
-        m.submodules.chain = core(chain)
+        network, reader, writer = self.network, PacketReader(self.plan), PacketWriter(self.plan)
+        m.submodules.network = core(network)
         m.submodules.reader = core(reader)
         m.submodules.writer = core(writer)
-        connect(m, reader.o, chain.i)
-        connect(m, reader.target, chain.target)
-        connect(m, reader.load, chain.load)
-        connect(m, chain.dump, writer.dump)
-        connect(m, chain.o, writer.i)
+        connect(m, reader.o, network.i)
+        connect(m, reader.target, network.target)
+        connect(m, reader.load, network.load)
+        connect(m, network.dump, writer.dump)
+        connect(m, network.o, writer.i)
         m.d.comb += [
             reader.i.valid.eq(self.s_axis_tvalid),
             reader.i.payload.data.eq(self.s_axis_tdata),
@@ -98,23 +98,23 @@ class Board(wiring.Component):
             self.m_axis_tdata.eq(writer.o.payload.data),
             self.m_axis_tlast.eq(writer.o.payload.last),
             writer.o.ready.eq(self.m_axis_tready),
-            chain.layer.eq(reader.layer),
-            chain.host.eq(reader.host),
-            chain.start.eq(reader.start),
-            chain.dumping.eq(reader.dumping),
-            chain.select.eq(reader.select),
+            network.layer.eq(reader.layer),
+            network.host.eq(reader.host),
+            network.start.eq(reader.start),
+            network.dumping.eq(reader.dumping),
+            network.select.eq(reader.select),
             writer.dumping.eq(reader.dumping),
             writer.select.eq(reader.select),
             writer.layer.eq(reader.layer),
             writer.dump_words.eq(reader.dump_words),
             reader.dump_done.eq(writer.dump_done),
-            reader.training.eq(chain.training),
-            writer.training.eq(chain.training),
+            reader.training.eq(network.training),
+            writer.training.eq(network.training),
         ]
         for n, _ in enumerate(probe_table(self.plan)):
             for side in ("valid", "data"):
                 name = f"probe_{n}_{side}"
-                source = getattr(chain, name)
+                source = getattr(network, name)
                 m.d.comb += getattr(self, name).eq(source if side == "valid" else source.as_value())
         values, strobes = self._segment(m, reader, restart)
         self._registers(m, values, strobes)
@@ -124,7 +124,7 @@ class Board(wiring.Component):
         """Mode, counters and error bits; returns the register values, and the strobes of writable
         registers.
         """
-        chain = self.chain
+        network = self.network
         command, begin = Signal(2), Signal()
         strobe, written = Signal(), Signal(32)
         in_flight = Signal(32)
@@ -134,23 +134,23 @@ class Board(wiring.Component):
         raised = Signal(len(ErrorBit))
         idle = Signal()
         m.d.comb += [
-            idle.eq((in_flight == 0) & ~chain.busy),
+            idle.eq((in_flight == 0) & ~network.busy),
             begin.eq(strobe & ((written == Command.TRAIN) | (written == Command.INFER)) & idle),
             restart.eq(strobe & (written == Command.RESET)),
-            chain.training.eq(command == Command.TRAIN),
-            chain.reload.eq(begin),
+            network.training.eq(command == Command.TRAIN),
+            network.reload.eq(begin),
             raised[ErrorBit.PACKET_KIND].eq(reader.bad_kind),
             raised[ErrorBit.PACKET_LENGTH].eq(reader.bad_length),
-            raised[ErrorBit.LABEL].eq(chain.bad_label),
+            raised[ErrorBit.LABEL].eq(network.bad_label),
             raised[ErrorBit.LAYER].eq(reader.bad_layer),
             raised[ErrorBit.BUSY].eq(strobe & (written != Command.RESET) & ~idle),
         ]
         m.d.sync += [
             errors.eq(errors | raised),
             cycles.eq(cycles + 1),
-            in_flight.eq(in_flight + reader.sample - chain.sample_done),
+            in_flight.eq(in_flight + reader.sample - network.sample_done),
         ]
-        with m.If(chain.sample_done):
+        with m.If(network.sample_done):
             m.d.sync += [samples.eq(samples + 1), last_cycle.eq(cycles)]
             with m.If(samples == 0):
                 m.d.sync += first_cycle.eq(cycles)
@@ -162,14 +162,14 @@ class Board(wiring.Component):
         values = {
             "magic": MAGIC,
             "command": command,
-            "status": chain.busy | strobe,
+            "status": network.busy | strobe,
             "errors": errors,
             "samples": samples,
             "cycles": cycles[:32],
             "cycles_high": cycles_high,
             "first_cycle": first_cycle,
             "last_cycle": last_cycle,
-            "loss.error.saturated": chain.saturated.loss,
+            "loss.error.saturated": network.saturated.loss,
         }
         return values, {"command": (strobe, written), "cycles": (cycles_high, cycles[32:])}
 
@@ -182,27 +182,28 @@ class Board(wiring.Component):
 
         identity = int(self.plan.identity, 16)
         values |= {f"identity_{n}": identity >> (32 * n) & 0xFFFFFFFF for n in range(4)}
-        chain = self.chain
+        network = self.network
         hyper = {
-            name: Signal(chain.hyper.shape()[name].shape, name=name) for name in HYPER_REGISTERS[1:]
+            name: Signal(network.hyper.shape()[name].shape, name=name)
+            for name in HYPER_REGISTERS[1:]
         }
         batch = Signal(range(self.plan.batch_max + 1), init=1)
-        m.d.comb += [chain.hyper[name].eq(signal) for name, signal in hyper.items()]
-        m.d.comb += chain.batch.eq(batch)
+        m.d.comb += [network.hyper[name].eq(signal) for name, signal in hyper.items()]
+        m.d.comb += network.batch.eq(batch)
         writable = {"batch": batch, **hyper}
         values |= writable
         for n, layer in enumerate(self.plan.layers):
             key = f"layer_{n}"
             if layer.trainable:
-                values[f"{layer.name}.version"] = chain.versions[key]
+                values[f"{layer.name}.version"] = network.versions[key]
                 for engine in layer.engines:
-                    for event in chain.counts[key][engine].shape():
-                        values[f"{layer.name}.{engine}.{event[0]}"] = chain.counts[key][engine][
+                    for event in network.counts[key][engine].shape():
+                        values[f"{layer.name}.{engine}.{event[0]}"] = network.counts[key][engine][
                             event[0]
                         ]
-            if key in dict(chain.saturated.shape()):
-                for tensor, _ in chain.saturated[key].shape():
-                    values[f"{layer.name}.{tensor}.saturated"] = chain.saturated[key][tensor]
+            if key in dict(network.saturated.shape()):
+                for tensor, _ in network.saturated[key].shape():
+                    values[f"{layer.name}.{tensor}.saturated"] = network.saturated[key][tensor]
 
         strobe, written = strobes["command"]
         cycles_high, cycles_upper = strobes["cycles"]

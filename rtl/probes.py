@@ -22,7 +22,8 @@ class Probe:
 def probe_table(plan: Plan) -> list[Probe]:
     """All probes of a design, in the order of their port numbers; empty unless ``plan.probes``.
 
-    Features and errors come in raster order, channels innermost. ``weight`` and ``bias`` are the
+    Features and errors come in raster order, channels innermost. A fork's feature is its source's
+    and has no probe; a join's ``i_error`` is the one that comes in. ``weight`` and ``bias`` are the
     new working words of each update, ``weight_gradient`` and ``bias_gradient`` its sums in chunks
     of ``update_lanes`` (see the order of parameters in ``docs/architecture.md``).
     """
@@ -31,7 +32,8 @@ def probe_table(plan: Plan) -> list[Probe]:
     first = plan.layers[0]
     table = [Probe("input", first.i_lanes, first.i_feature.width)]
     for layer in plan.layers:
-        table.append(Probe(f"{layer.name}.o_feature", layer.o_lanes, layer.o_feature.width))
+        if layer.pattern != "fork":
+            table.append(Probe(f"{layer.name}.o_feature", layer.o_lanes, layer.o_feature.width))
         if layer.backward:
             table.append(Probe(f"{layer.name}.i_error", layer.i_lanes, layer.i_error.width))
         if layer.weight is not None:

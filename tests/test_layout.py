@@ -37,11 +37,14 @@ LEAVES = (
 )
 LAYERS = (
     "activation",
+    "add",
     "affine",
     "avgpool",
     "binary_cross_entropy",
+    "concat",
     "conv",
     "cross_entropy",
+    "fork",
     "huber",
     "linear",
     "maxpool",

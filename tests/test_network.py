@@ -86,7 +86,7 @@ def test_gradients_and_logits_follow_float_autograd(loss):
     network.load(random_masters(plan, 2))
     x, target = random_batch(plan, 4, 5)
     record = {}
-    working = {name: network._working(name) for name in ("conv1", "conv2", "fc")}
+    working = {name: network._trained[name].working() for name in ("conv1", "conv2", "fc")}
     hyper = Hyper.of(plan, batch=4, lr=0.1)
     logits = network.train_batch(x, target, hyper, record)
 

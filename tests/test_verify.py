@@ -8,6 +8,8 @@ from gradweave.model.errors import VerifyError
 from gradweave.model.hyper import Hyper
 from gradweave.model.network import Network
 from gradweave.model.plan import Plan
+from gradweave.rtl.probes import probe_table
+from gradweave.tests.graphs import make
 from gradweave.tests.plans import chain, conv, linear, relu
 
 BATCH = 2
@@ -97,3 +99,20 @@ def test_missing_transfers_are_a_difference(plan, records):
 
 def test_a_report_of_nothing_is_not_bit_exact():
     assert not VerifyReport(batches=1).bit_exact
+
+
+def test_layers_of_a_graph_are_named_in_the_order_of_the_graph():
+    plan = make("identity", probes=True)
+    network = Network(plan)
+    record: dict[str, torch.Tensor] = {}
+    x, y = torch.ones(BATCH, 2, 4, 4).long(), torch.zeros(BATCH).long()
+    network.train_batch(x, y, Hyper.of(plan, batch=BATCH, lr=0.1), record)
+    names = ["skip.i_error", "conv1.i_error", "add.i_error", "add.o_feature", "conv2.o_feature"]
+    seen = {n: record[n].permute(0, 2, 3, 1).reshape(-1, 1).numpy().copy() for n in names}
+    expected = ["conv2.o_feature", "add.o_feature", "add.i_error", "conv1.i_error", "skip.i_error"]
+    seen = {probe.name: seen[probe.name] for probe in probe_table(plan) if probe.name in seen}
+    for name in reversed(expected):
+        seen[name][9, 0] += 1
+        difference = compare_tensors(plan, BATCH, [record], seen).difference
+        assert f"{difference.layer}.{difference.tensor}" == name
+        assert difference.index == (1, 0, 2)

@@ -7,7 +7,12 @@ from amaranth.hdl import Module, ShapeLike, Signal
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Fifo"]
+__all__ = ["Fifo", "fifo_latency"]
+
+
+def fifo_latency(depth: int) -> int:
+    """Cycles from a transfer into an empty queue of ``depth`` to the same transfer out."""
+    return 1 if depth <= 2 else 2
 
 
 class Fifo(wiring.Component):
@@ -44,7 +49,7 @@ class Fifo(wiring.Component):
     @property
     def latency(self) -> int:
         """Cycles from a transfer in to the same transfer out of an empty queue."""
-        return 1 if self.depth <= 2 else 2
+        return fifo_latency(self.depth)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()

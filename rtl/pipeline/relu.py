@@ -7,6 +7,7 @@ from amaranth.hdl import Cat, Module, Mux
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ...model.formats import Rounding
 from ...model.plan import LayerPlan
 from ..parts import lanes
 from ..parts.fifo import Fifo
@@ -24,6 +25,7 @@ class Relu(wiring.Component):
     Parameters
     ----------
     layer : LayerPlan of kind ``relu``
+    rounding : Rounding, not used
 
     Members
     -------
@@ -31,12 +33,13 @@ class Relu(wiring.Component):
     o_error, i_error : In, Out; streams of the errors of output and input, only where
         ``layer.backward``
     training : In(1), low: no masks are kept, as no errors will come; changes only while drained
+    clear : In(1), not used
     """
 
-    def __init__(self, layer: LayerPlan) -> None:
+    def __init__(self, layer: LayerPlan, rounding: Rounding) -> None:
         self.layer = layer
         feature = stream.Signature(lanes(layer.o_feature.width, layer.lanes))
-        members = {"i": In(feature), "o": Out(feature), "training": In(1)}
+        members = {"i": In(feature), "o": Out(feature), "training": In(1), "clear": In(1)}
         if layer.backward:
             error = stream.Signature(lanes(layer.o_error.width, layer.lanes))
             members |= {"o_error": In(error), "i_error": Out(error)}

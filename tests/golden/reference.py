@@ -129,6 +129,36 @@ def maxpool_errors(
     return rq_all(sums, layer.i_error.frac, layer.i_error, Rounding.FLOOR)
 
 
+def sum_all(terms: list[Numbers]) -> Numbers:
+    return {index: sum(term[index] for term in terms) for index in terms[0]}
+
+
+def concat(layer: LayerPlan, features: list[Numbers]) -> Numbers:
+    joined, first = {}, 0
+    for part, source in zip(layer.parts, features, strict=True):
+        joined |= {(n, c + first, y, x): value for (n, c, y, x), value in source.items()}
+        first += part
+    return joined
+
+
+def join_errors(layer: LayerPlan, errors: Numbers) -> list[Numbers]:
+    """Return what each source of an addition or a concatenation gets."""
+    if layer.kind == "add":
+        return [errors] * len(layer.sources)
+    ends = [sum(layer.parts[: n + 1]) for n in range(len(layer.parts))]
+    split = []
+    for part, end in zip(layer.parts, ends, strict=True):
+        first = end - part
+        split.append(
+            {
+                (n, c - first, y, x): value
+                for (n, c, y, x), value in errors.items()
+                if first <= c < end
+            }
+        )
+    return split
+
+
 def cross_entropy(
     logits: list[int], label: int, loss: LossPlan, rounding: Rounding, table: list[int]
 ) -> tuple[list[int], int]:

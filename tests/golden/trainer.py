@@ -46,25 +46,42 @@ class SlowNetwork:
 
     def train_batch(self, x: Tensor, target: Tensor, hyper: Hyper) -> dict[str, Tensor]:
         record = {"input": x}
-        features, kept, samples = numbers(x), [], len(x)
+        features, extras, samples = {"input": numbers(x)}, {}, len(x)
+        names = ["input", *(layer.name for layer in self.plan.layers)]
+        # A layer without sources reads the one before it.
+        sources = {
+            layer.name: layer.sources or (before,)
+            for before, layer in zip(names, self.plan.layers, strict=False)
+        }
         for layer in self.plan.layers:
-            result, extra = self._forward(layer, features, samples)
-            kept.append((features, result, extra))
-            record[f"{layer.name}.o_feature"] = tensor(result, (samples, *layer.o_shape))
-            features = result
-        logits = record[f"{self.plan.layers[-1].name}.o_feature"].flatten(1)
+            given = [features[source] for source in sources[layer.name]]
+            result, extras[layer.name] = self._forward(layer, given, samples)
+            features[layer.name] = result
+            if layer.kind != "fork":
+                record[f"{layer.name}.o_feature"] = tensor(result, (samples, *layer.o_shape))
+        logits = record[f"{names[-1]}.o_feature"].flatten(1)
         record["loss.error"] = self._loss(logits, target)
-        errors = numbers(record["loss.error"].unflatten(1, self.plan.layers[-1].o_shape))
-        for layer, (source, result, extra) in zip(
-            reversed(self.plan.layers), reversed(kept), strict=True
-        ):
-            below = errors
+        errors: dict[str, list[Numbers]] = {name: [] for name in names}
+        errors[names[-1]].append(
+            numbers(record["loss.error"].unflatten(1, self.plan.layers[-1].o_shape))
+        )
+        for layer in reversed(self.plan.layers):
+            taken = errors[layer.name]
             if layer.backward:
-                below = self._backward(layer, errors, result, extra, samples)
-                record[f"{layer.name}.i_error"] = tensor(below, (samples, *layer.i_shape))
+                if layer.kind == "fork":
+                    below = [self._fork_errors(layer, taken)]
+                elif layer.kind in ("add", "concat"):
+                    below = reference.join_errors(layer, taken[0])
+                else:
+                    result, extra = features[layer.name], extras[layer.name]
+                    below = [self._backward(layer, taken[0], result, extra, samples)]
+                shown = taken if layer.kind in ("add", "concat") else below
+                record[f"{layer.name}.i_error"] = tensor(shown[0], (samples, *layer.i_shape))
+                for source, error in zip(sources[layer.name], below, strict=True):
+                    errors[source].append(error)
             if layer.trainable:
-                self._update(layer, errors, source, samples, hyper, record)
-            errors = below
+                source = features[sources[layer.name][0]]
+                self._update(layer, taken[0], source, samples, hyper, record)
         self.batch += 1
         return record
 
@@ -83,7 +100,20 @@ class SlowNetwork:
         self.saturated[name] += clipped
         return values
 
-    def _forward(self, layer: LayerPlan, features: Numbers, samples: int):
+    def _fork_errors(self, layer: LayerPlan, errors: list[Numbers]) -> Numbers:
+        sums = reference.sum_all(errors)
+        return self._rq(sums, layer.o_error.frac, layer.i_error, f"{layer.name}.i_error")
+
+    def _forward(self, layer: LayerPlan, given: list[Numbers], samples: int):
+        features = given[0]
+        if layer.kind == "fork":
+            return features, None
+        if layer.kind == "concat":
+            return reference.concat(layer, given), None
+        if layer.kind == "add":
+            sums = reference.sum_all(given)
+            name = f"{layer.name}.o_feature"
+            return self._rq(sums, layer.i_feature.frac, layer.o_feature, name), None
         if layer.kind == "relu":
             return {n: max(0, value) for n, value in features.items()}, None
         if layer.kind == "maxpool2d":

@@ -1,29 +1,52 @@
-"""Chain: all layers of a plan and its loss, joined stream to stream.
+"""Network: all layers of a plan and its loss, joined stream to stream along the plan's edges.
 
-Golden: ``model/network.py``. Test: ``tests/test_board.py``.
+Golden: ``model/network.py``. Test: ``tests/test_board.py``, ``tests/test_graph_board.py``.
 """
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
-from ...model.plan import LayerPlan, Plan
+from ...model.kinds import TABLES
+from ...model.plan import INPUT, LOSS, Edge, LayerPlan, Plan
 from ...model.registers import saturating_tensors
 from ..parts import lanes
 from ..parts.fifo import Fifo
 from ..parts.gear import Gear
 from ..probes import probe_table
+from .activation import Clip, LeakyRelu
+from .add import Add
+from .affine import Affine
+from .avgpool import AvgPool
 from .binary_cross_entropy import BinaryCrossEntropy
+from .concat import Concat
 from .conv import Conv
 from .cross_entropy import CrossEntropy
+from .fork import Fork
 from .huber import Huber
 from .linear import Linear
 from .maxpool import MaxPool
 from .mse import Mse
 from .relu import Relu
+from .scale import Scale
+from .table import Table
 from .update_rule import HYPER
 
-__all__ = ["Chain"]
+__all__ = ["Network"]
+
+TRAINED = {"conv2d": Conv, "linear": Linear, "scale": Scale}
+BLOCKS = {
+    "relu": Relu,
+    "clip": Clip,
+    "leaky_relu": LeakyRelu,
+    **dict.fromkeys(TABLES, Table),
+    "affine": Affine,
+    "maxpool2d": MaxPool,
+    "avgpool2d": AvgPool,
+    "add": Add,
+    "concat": Concat,
+    "fork": Fork,
+}
 
 LOSSES = {
     "cross_entropy": CrossEntropy,
@@ -35,12 +58,11 @@ LOSSES = {
 
 def _block(layer: LayerPlan, plan: Plan):
     if layer.trainable:
-        kind = Conv if layer.kind == "conv2d" else Linear
-        return kind(layer, batch_max=plan.batch_max, rounding=plan.rounding)
-    return {"relu": Relu, "maxpool2d": MaxPool}[layer.kind](layer)
+        return TRAINED[layer.kind](layer, batch_max=plan.batch_max, rounding=plan.rounding)
+    return BLOCKS[layer.kind](layer, plan.rounding)
 
 
-class Chain(wiring.Component):
+class Network(wiring.Component):
     """Samples in at ``i``, logits out at ``o``; errors, gradients and updates stay inside.
 
     Interval: ``Plan.interval`` in steady state with delayed versions.
@@ -58,6 +80,7 @@ class Chain(wiring.Component):
     def __init__(self, plan: Plan):
         self.plan = plan
         self.blocks = [_block(layer, plan) for layer in plan.layers]
+        self._by_name = dict(zip((layer.name for layer in plan.layers), self.blocks, strict=True))
         self.loss = LOSSES[plan.loss.kind](plan.loss, plan.rounding)
         trainable = [(n, layer) for n, layer in enumerate(plan.layers) if layer.trainable]
         saturated = {
@@ -98,46 +121,12 @@ class Chain(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        layers, loss = self.plan.layers, self.loss
+        loss = self.loss
         self._seen = {}
         for n, block in enumerate(self.blocks):
             m.submodules[f"layer_{n}"] = block
         m.submodules.loss = loss
-
-        source, source_lanes = flipped(self.i), self.plan.packet_lanes
-        for n, (layer, block) in enumerate(zip(layers, self.blocks, strict=True)):
-            self._join(
-                m,
-                f"i_gear_{n}",
-                source,
-                block.i,
-                layer.i_feature.width,
-                source_lanes,
-                layer.i_lanes,
-            )
-            self._watch(f"{layer.name}.o_feature", block.o)
-            source, source_lanes = block.o, layer.o_lanes
-        self._watch("input", self.blocks[0].i)
-        self._join(m, "loss_gear", source, loss.i, self.plan.loss.feature.width, source_lanes, 1)
-
-        source, source_lanes = loss.o_error, 1
-        for n, (layer, block) in reversed(list(enumerate(zip(layers, self.blocks, strict=True)))):
-            if not (layer.trainable or layer.backward):
-                break
-            self._join(
-                m,
-                f"error_gear_{n}",
-                source,
-                block.o_error,
-                layer.o_error.width,
-                source_lanes,
-                layer.o_lanes,
-            )
-            if not layer.backward:
-                break
-            self._watch(f"{layer.name}.i_error", block.i_error)
-            source, source_lanes = block.i_error, layer.i_lanes
-        self._watch("loss.error", loss.o_error)
+        self._streams(m)
 
         m.submodules.targets = targets = Fifo(self.target.payload.shape(), self._target_depth)
         connect(m, flipped(self.target), targets.i)
@@ -159,10 +148,69 @@ class Chain(wiring.Component):
         per_sample = 1 if self.plan.loss.labels else self.plan.loss.outputs
         return self.plan.loss.target_samples * per_sample
 
-    def _join(self, m, name, source, sink, width, i_lanes, o_lanes):
-        m.submodules[name] = gear = Gear(width, i_lanes, o_lanes)
-        connect(m, source, gear.i)
-        connect(m, gear.o, sink)
+    def _streams(self, m):
+        """Join features along the edges, and errors against them."""
+        for n, edge in enumerate(self.plan.edges):
+            gear = self._gear(edge, self._format(edge.sink, "i_feature"))
+            m.submodules[f"i_gear_{n}"] = gear
+            connect(m, self._feature(edge), gear.i)
+            connect(m, gear.o, self._i(edge))
+        for n, edge in enumerate(self.plan.error_edges):
+            gear = self._gear(edge, self._format(edge.source, "o_error"), back=True)
+            m.submodules[f"error_gear_{n}"] = gear
+            connect(m, self._error(edge), gear.i)
+            connect(m, gear.o, self._o_error(edge))
+        self._watch("input", self.blocks[0].i)
+        self._watch("loss.error", self.loss.o_error)
+        for layer, block in zip(self.plan.layers, self.blocks, strict=True):
+            if layer.pattern != "fork":
+                self._watch(f"{layer.name}.o_feature", block.o)
+            if layer.backward:
+                error = block.o_error if layer.pattern == "join" else block.i_error
+                self._watch(f"{layer.name}.i_error", error)
+
+    def _gear(self, edge: Edge, fmt, back=False):
+        """The gear of an edge, from its source's lanes to its sink's or back."""
+        above = 1 if edge.sink == LOSS else self.plan.layer(edge.sink).i_lanes
+        if edge.source == INPUT:
+            below = self.plan.packet_lanes
+        else:
+            below = self.plan.layer(edge.source).o_lanes
+        return Gear(fmt.width, above, below) if back else Gear(fmt.width, below, above)
+
+    def _format(self, name, tensor):
+        return self.plan.loss.feature if name == LOSS else getattr(self.plan.layer(name), tensor)
+
+    def _feature(self, edge: Edge):
+        """The stream of features that an edge takes from its source."""
+        if edge.source == INPUT:
+            return flipped(self.i)
+        port = self._by_name[edge.source].o
+        return port[edge.source_port] if self._is(edge.source, "fork") else port
+
+    def _i(self, edge: Edge):
+        """Where an edge's features enter its sink."""
+        if edge.sink == LOSS:
+            return self.loss.i
+        port = self._by_name[edge.sink].i
+        return port[edge.sink_port] if self._is(edge.sink, "join") else port
+
+    def _error(self, edge: Edge):
+        """The stream of errors that an edge takes from its sink."""
+        if edge.sink == LOSS:
+            return self.loss.o_error
+        port = self._by_name[edge.sink].i_error
+        if not self._is(edge.sink, "join"):
+            return port
+        return port[sum(self.plan.layer(edge.sink).source_errors[: edge.sink_port])]
+
+    def _o_error(self, edge: Edge):
+        """Where an edge's errors enter its source."""
+        port = self._by_name[edge.source].o_error
+        return port[edge.source_port] if self._is(edge.source, "fork") else port
+
+    def _is(self, name, pattern):
+        return self.plan.layer(name).pattern == pattern
 
     def _control(self, m):
         """Give every block its registers, and collect what it reports."""
@@ -170,12 +218,10 @@ class Chain(wiring.Component):
         busy = []
         for n, (layer, block) in enumerate(zip(self.plan.layers, self.blocks, strict=True)):
             m.d.comb += block.training.eq(self.training)
+            if saturating_tensors(layer):
+                m.d.comb += self.saturated[f"layer_{n}"].eq(block.saturated)
             if not layer.trainable:
-                if saturating_tensors(layer):
-                    m.d.comb += [
-                        block.clear.eq(self.reload),
-                        self.saturated[f"layer_{n}"].i_error.eq(block.clipped),
-                    ]
+                m.d.comb += block.clear.eq(self.reload)
                 continue
             chosen = Signal(name=f"chosen_{n}")
             busy.append(block.busy)
@@ -192,7 +238,6 @@ class Chain(wiring.Component):
                 block.load.payload.eq(self.load.payload),
                 block.dump.ready.eq(self.dump.ready & chosen),
                 self.counts[f"layer_{n}"].eq(block.counts),
-                self.saturated[f"layer_{n}"].eq(block.saturated),
                 self.versions[f"layer_{n}"].eq(block.version),
             ]
             with m.If(chosen):

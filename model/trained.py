@@ -1,0 +1,135 @@
+"""A trainable layer of the golden model: its parameters, their versions, and its three passes.
+
+RTL: ``rtl/pipeline/conv.py``. Test: ``tests/test_network.py``.
+"""
+
+import torch
+from torch import Tensor
+
+from .fixed import requantize
+from .formats import Format, Rounding
+from .hyper import Hyper
+from .pipeline.conv import Conv
+from .pipeline.linear import Linear
+from .pipeline.scale import Scale
+from .pipeline.update import state_dtype, update
+from .plan import LayerPlan, ParameterPlan
+from .versions import VersionStore
+
+__all__ = ["Trained", "Weights"]
+
+Weights = dict[str, Tensor]  # working values of ``weight`` and ``bias``
+
+ENGINES: dict[str, type[Conv] | type[Linear]] = {"conv2d": Conv, "linear": Linear, "scale": Scale}
+
+
+class Trained:
+    """A layer with its masters and momenta, and its working weights as both copies in hardware hold
+    them.
+
+    Parameters
+    ----------
+    plan : LayerPlan of a trainable kind
+    batch_max : int, the largest number of samples of a mini-batch
+    rounding : Rounding
+
+    Attributes
+    ----------
+    masters, momenta : dict of Tensor by ``weight`` and ``bias``, in torch's own shapes
+    forward_versions, backward_versions : VersionStore, what FP and EB read
+
+    Raises
+    ------
+    FormatError
+        Formats whose sums need more than 64 bits.
+    """
+
+    def __init__(self, plan: LayerPlan, batch_max: int, rounding: Rounding) -> None:
+        assert plan.weight is not None
+        self.plan = plan
+        self.rounding = rounding
+        self.parameters: dict[str, ParameterPlan] = {"weight": plan.weight}
+        if plan.bias is not None:
+            self.parameters["bias"] = plan.bias
+        self.engine = ENGINES[plan.kind](plan, batch_max)
+        self.forward_versions: VersionStore[Weights] = VersionStore(plan.delay)
+        self.backward_versions: VersionStore[Weights] = VersionStore(plan.back_delay)
+        self.masters = {
+            part: torch.zeros(_shape(plan, part), dtype=state_dtype(formats))
+            for part, formats in self.parameters.items()
+        }
+        self.momenta = {part: values.clone() for part, values in self.masters.items()}
+
+    def start(self) -> None:
+        """Make the requantised masters version 0."""
+        weights = self.working()
+        self.forward_versions.start(weights)
+        self.backward_versions.start(weights)
+
+    def working(self) -> Weights:
+        """Return the requantised masters."""
+        return {
+            part: requantize(
+                self.masters[part], formats.master.frac, formats.working, self.rounding
+            )[0]
+            for part, formats in self.parameters.items()
+        }
+
+    def forward(self, features: Tensor, weights: Weights) -> tuple[Tensor, int]:
+        """Return the result [B, C, H, W] in ``o_feature``, float64, and how many values were
+        clipped.
+        """
+        layer, bias = self.plan, None
+        frac = self.parameters["weight"].working.frac + layer.i_feature.frac
+        if layer.bias is not None:
+            bias = weights["bias"].to(torch.int64) << (frac - layer.bias.working.frac)
+        sums = self.engine.forward(features, weights["weight"], bias)
+        return self._requantize(sums, frac, layer.o_feature)
+
+    def backward(self, errors: Tensor, batch: int) -> tuple[Tensor, int]:
+        """Return the error of the input in ``i_error``, float64, and how many values were clipped;
+        ``batch`` is the mini-batch's number since ``start``.
+        """
+        weights = self.backward_versions.read(batch)
+        sums = self.engine.backward(errors, weights["weight"])
+        frac = self.parameters["weight"].working.frac + self.plan.o_error.frac
+        return self._requantize(sums, frac, self.plan.i_error)
+
+    def update(self, errors: Tensor, hyper: Hyper) -> tuple[Weights, Weights, dict[str, int]]:
+        """Apply one mini-batch's gradients, and add the version that results.
+
+        Returns
+        -------
+        The exact gradient sums, the new working weights, and how many parameters had a clipped
+        intermediate, each by ``weight`` and ``bias``.
+        """
+        layer = self.plan
+        gradients: Weights = {}
+        weights: Weights = {}
+        clipped: dict[str, int] = {}
+        for part, formats in self.parameters.items():
+            if part == "weight":
+                sums = self.engine.weight_gradient(errors)
+                frac = layer.o_error.frac + layer.i_feature.frac
+            else:
+                sums, frac = self.engine.bias_gradient(errors), layer.o_error.frac
+            master, momentum = self.masters[part], self.momenta[part]
+            new = update(formats, hyper, self.rounding, master, momentum, sums, frac)
+            self.masters[part], self.momenta[part] = new.master, new.momentum
+            gradients[part], weights[part], clipped[part] = sums, new.working, new.clipped
+        self.forward_versions.add(weights)
+        self.backward_versions.add(weights)
+        return gradients, weights, clipped
+
+    def _requantize(self, sums: Tensor, frac: int, fmt: Format) -> tuple[Tensor, int]:
+        values, clipped = requantize(sums, frac, fmt, self.rounding)
+        return values.to(torch.float64), clipped
+
+
+def _shape(layer: LayerPlan, part: str) -> tuple[int, ...]:
+    outputs, inputs = layer.o_shape[0], layer.group_shape[1]
+    if part == "bias" or layer.kind == "scale":
+        return (outputs,)
+    if layer.kind == "linear":
+        return (outputs, inputs * layer.i_shape[1] * layer.i_shape[2])
+    return (outputs, inputs, *layer.kernel)

@@ -1,0 +1,133 @@
+"""Small plans of graphs that every level tests: residuals, branches, forks of the input."""
+
+from dataclasses import replace
+
+from gradweave.model.plan import Plan
+from gradweave.model.schedule import minimum_buffers
+from gradweave.tests.plans import (
+    add,
+    affine,
+    clip,
+    concat,
+    conv,
+    fork,
+    graph,
+    leaky_relu,
+    linear,
+    maxpool,
+    relu,
+    table,
+)
+
+__all__ = ["BOARDS", "GRAPHS", "make", "with_deep_buffers"]
+
+
+def _identity(late):
+    """A residual block whose skip is the block's input."""
+    return (
+        conv("stem", 4, kernel=3, padding=1, a=2, b=1, **late),
+        relu("relu0", lanes=2),
+        fork("skip", lanes=2),
+        conv("conv1", 4, kernel=3, padding=1, a=2, b=2, **late),
+        relu("relu1"),
+        conv("conv2", 4, kernel=3, padding=1, a=1, b=4, **late),
+        add("add", lanes=2).on("conv2", "skip"),
+        relu("relu2", lanes=4),
+        linear("fc", 3, a=1, b=2, **late),
+    )
+
+
+def _projection(late):
+    """A residual block that halves the map, with a convolution of one tap beside it."""
+    return (
+        conv("stem", 2, kernel=3, padding=1, **late),
+        fork("skip", lanes=1),
+        conv("conv1", 4, kernel=3, stride=2, padding=1, a=2, b=1, **late),
+        relu("relu1", lanes=2),
+        conv("conv2", 4, kernel=3, padding=1, a=2, b=2, **late),
+        conv("short", 4, kernel=1, stride=2, a=1, b=2, bias=None, **late).on("skip"),
+        add("add").on("conv2", "short"),
+        linear("fc", 3, b=2, **late),
+    )
+
+
+def _branches(late):
+    """Two branches of different lengths, one with a pool, side by side, and a third one."""
+    return (
+        conv("stem", 2, kernel=1, **late),
+        fork("split", lanes=2),
+        conv("narrow", 2, kernel=1, b=2, **late),
+        relu("relu1", lanes=2),
+        maxpool("pool", 3, stride=1, padding=1, lanes=2).on("split"),
+        conv("wide", 4, kernel=3, padding=1, a=4, b=1, **late),
+        concat("concat", lanes=2).on("relu1", "wide", "split"),
+        linear("fc", 3, a=3, b=1, **late),
+    )
+
+
+def _input(late):
+    """The sample itself forks: to a convolution, and past it to a sum and to a concatenation."""
+    return (
+        fork("input_fork"),
+        conv("conv", 2, kernel=3, padding=1, **late),
+        add("add").on("conv", "input_fork"),
+        relu("relu", lanes=2),
+        concat("concat").on("input_fork", "relu"),
+        linear("fc", 3, a=3, b=2, **late),
+    )
+
+
+def _double(late):
+    """A feature that is added to itself."""
+    return (
+        conv("conv", 2, kernel=2, **late),
+        relu("relu"),
+        fork("twice"),
+        add("add", lanes=2).on("twice", "twice"),
+        linear("fc", 3, b=2, **late),
+    )
+
+
+def _activations(late):
+    """Every kind of layer of one word out for each word in, on two branches."""
+    return (
+        conv("stem", 4, kernel=1, a=2, b=2, **late),
+        affine("affine", (300, -200, 256, 128), (1000, 0, -500, 77), 8, lanes=2),
+        fork("split", lanes=2),
+        leaky_relu("leaky", 655, lanes=2),
+        conv("conv", 4, kernel=3, padding=1, a=2, b=2, **late),
+        table("tanh", "tanh", lanes=2),
+        clip("clip", 0, 6 << 10, lanes=4).on("split"),
+        table("silu", "silu", lanes=2),
+        add("add", lanes=2).on("tanh", "silu"),
+        linear("fc", 3, a=3, b=1, **late),
+    )
+
+
+# The plain kinds have slow definitions in tests/golden as well.
+GRAPHS = {
+    "identity": _identity,
+    "projection": _projection,
+    "branches": _branches,
+    "input": _input,
+    "double": _double,
+}
+BOARDS = GRAPHS | {"activations": _activations}
+
+
+def make(name: str, delay: int = 0, back_delay: int = 0, **options) -> Plan:
+    """Return a plan of ``BOARDS`` for samples of (2, 4, 4), with the same delays everywhere."""
+    specs = BOARDS[name]({"delay": delay, "back_delay": back_delay})
+    return with_deep_buffers(graph((2, 4, 4), *specs, batch_max=4, **options))
+
+
+def with_deep_buffers(plan: Plan) -> Plan:
+    """Return the plan with the least buffers of each layer, and room for a sample at every join."""
+    layers = []
+    for layer in plan.layers:
+        pixels = layer.i_shape[1] * layer.i_shape[2]
+        words = tuple(pixels * part // layer.lanes for part in layer.parts)
+        if layer.pattern in ("join", "fork") and not words:
+            words = (pixels * layer.i_blocks,) * max(layer.fan, len(layer.sources))
+        layers.append(replace(layer, buffers=replace(minimum_buffers(layer), join_words=words)))
+    return replace(plan, layers=tuple(layers))
