@@ -158,6 +158,17 @@ class LayerPlan:
         return self.o_shape[0] // self.o_lanes
 
     @property
+    def join_blocks(self) -> tuple[int, ...]:
+        """Transfers per pixel of each stream that waits in ``buffers.join_words``: of a join's
+        sources, of the errors of a fork's consumers.
+        """
+        if self.kind == "concat":
+            return tuple(part // self.lanes for part in self.parts)
+        if self.pattern == "join":
+            return (self.i_blocks,) * len(self.sources)
+        return (self.i_blocks,) * self.fan if self.pattern == "fork" and self.backward else ()
+
+    @property
     def weight_words(self) -> int:
         """Words of ``a*b`` weights."""
         return self.o_blocks * self.kernel[0] * self.kernel[1] * self.i_blocks

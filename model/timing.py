@@ -1,19 +1,21 @@
 """How one sample passes the pipeline behind another: a row-granular max-plus model of every engine.
 
-An engine starts a row when the rows that it needs have been written in full and its row before is
-done, spends the cycles of its walk, and then drops the rows that no later position reads. Every
-engine handles samples in order. Buffers are unbounded here: ``model/schedule.py`` derives their
-depths from what they hold.
+A windowed engine starts a row when the rows that it needs have been written in full and its row
+before is done, spends the cycles of its walk, and then drops the rows that no later position reads.
+A relay passes a row as it comes; so does a join once the row's first words are there from all of
+its sources, and a fork, backward, from all of its consumers. Every engine handles samples in order.
+Buffers are unbounded here: ``model/schedule.py`` derives their depths from what they hold.
 
 Leaf of the standard library. RTL that it describes: ``rtl/parts/window.py``,
-``rtl/pipeline/sum_engine.py``, ``rtl/pipeline/gradient_engine.py``. Test:
-``tests/test_schedule.py``.
+``rtl/pipeline/sum_engine.py``, ``rtl/pipeline/gradient_engine.py``, and the blocks of all kinds.
+Test: ``tests/test_schedule.py``, ``tests/test_graph_schedule.py``.
 """
 
 from dataclasses import dataclass, field
 
 from .geometry import Walk
-from .plan import LayerPlan, Plan
+from .kinds import KINDS
+from .plan import INPUT, LOSS, LayerPlan, Plan
 
 __all__ = [
     "ENGINE_LATENCY",
@@ -29,7 +31,7 @@ __all__ = [
 
 # Cycles from an engine's last beat to its result: memory, product, sum, requantisation, FIFO.
 ENGINE_LATENCY = 16
-WORD_LATENCY = 2  # cycles of a ReLU and the gear beside it
+WORD_LATENCY = 2  # cycles of a relay of latency 1 and the gear beside it
 HANDOFF_CYCLES = 16  # cycles by which a freed row's room may come back late
 
 Rows = list[tuple[int, int]]  # (first cycle, cycle after the last) of each row of a map
@@ -43,8 +45,8 @@ def paced_intervals(plan: Plan) -> dict[str, int]:
     quickly, as they do at padded borders; there is no buffer in between to even that out.
     """
     paced = {}
-    for n, layer in enumerate(plan.layers):
-        for engine, rows in (("fp", _fp_cycles(plan, n)), ("eb", _eb_cycles(plan, n))):
+    for layer in plan.layers:
+        for engine, rows in (("fp", _fp_cycles(plan, layer)), ("eb", _eb_cycles(plan, layer))):
             if rows:
                 paced[f"{layer.name}.{engine}"] = sum(rows)
     return paced
@@ -55,42 +57,67 @@ def steady_interval(plan: Plan) -> int:
     return max(plan.interval, *paced_intervals(plan).values())
 
 
-def takers(plan: Plan, n: int, engine: str) -> list[LayerPlan]:
-    """Layers that a result of layer ``n`` passes until a window stores it; ``fp`` or ``eb``."""
-    behind = plan.layers[n + 1 :] if engine == "fp" else plan.layers[:n][::-1]
-    passed = []
-    for layer in behind:
-        passed.append(layer)
-        if layer.kind != "relu":
-            break
+def takers(plan: Plan, name: str, engine: str) -> list[LayerPlan]:
+    """Layers that a result of a layer passes until a window, or the FIFO of a join, stores it.
+
+    ``engine`` is ``fp`` for features, which relays pass on and forks to all of their consumers, or
+    ``eb`` for errors, which relays pass on and joins to all of their sources.
+    """
+    passing = ("relay", "fork" if engine == "fp" else "join")
+    passed, todo = [], [name]
+    while todo:
+        for neighbour in _neighbours(plan, todo.pop(), engine):
+            layer = plan.layer(neighbour)
+            passed.append(layer)
+            if layer.pattern in passing:
+                todo.append(neighbour)
     return passed
 
 
-def _fp_cycles(plan: Plan, n: int) -> list[int]:
-    layer = plan.layers[n]
-    narrowest = min((taker.i_lanes for taker in takers(plan, n, "fp")), default=1)
-    words_each = -(-layer.o_lanes // narrowest)
-    if layer.kind == "relu":
-        return _relay_cycles(layer, words_each)
-    beats = layer.i_blocks if layer.trainable else 1
+def _neighbours(plan: Plan, name: str, engine: str) -> list[str]:
+    if engine == "fp":
+        return [edge.sink for edge in plan.edges_out[name] if edge.sink != LOSS]
+    return [edge.source for edge in plan.edges_in[name] if plan.passes_error(edge.source)]
+
+
+def _words_each(plan: Plan, layer: LayerPlan, engine: str) -> int:
+    """Transfers of the narrowest stream that takes a word of a layer's result."""
+    passed = takers(plan, layer.name, engine)
+    if engine == "eb":
+        return -(-layer.i_lanes // min(taker.o_lanes for taker in passed))
+    narrowest = [taker.i_lanes for taker in passed]
+    last = plan.layers[-1]
+    if layer is last or (last in passed and last.pattern in ("relay", "fork")):
+        narrowest.append(1)
+    return -(-layer.o_lanes // min(narrowest))
+
+
+def _fp_cycles(plan: Plan, layer: LayerPlan) -> list[int]:
+    words_each = _words_each(plan, layer, "fp")
+    if not layer.windowed:
+        return _word_cycles(layer, words_each)
+    beats = _beats(layer.fp_walks, layer.fp_interval, layer.o_blocks)
     return _row_cycles(layer.fp_walks, layer.o_blocks, beats, words_each)
 
 
-def _eb_cycles(plan: Plan, n: int) -> list[int]:
-    layer = plan.layers[n]
+def _eb_cycles(plan: Plan, layer: LayerPlan) -> list[int]:
     if not layer.backward:
         return []
-    narrowest = min(taker.o_lanes for taker in takers(plan, n, "eb"))
-    words_each = -(-layer.i_lanes // narrowest)
-    if layer.kind == "relu":
-        return _relay_cycles(layer, words_each)
-    beats = layer.o_blocks if layer.trainable else 1
+    words_each = _words_each(plan, layer, "eb")
+    if not layer.windowed:
+        return _word_cycles(layer, words_each)
+    beats = _beats(layer.eb_walks, layer.eb_interval, layer.i_blocks)
     return _row_cycles(layer.eb_walks, layer.i_blocks, beats, words_each)
 
 
-def _relay_cycles(layer: LayerPlan, words_each: int) -> list[int]:
+def _word_cycles(layer: LayerPlan, words_each: int) -> list[int]:
     _, height, width = layer.i_shape
     return [width * layer.i_blocks * words_each] * height
+
+
+def _beats(walks: tuple[Walk, Walk], interval: int, words: int) -> int:
+    """Beats of each tap of a result's word."""
+    return interval // (walks[0].beats * walks[1].beats * words)
 
 
 def _row_cycles(walks: tuple[Walk, Walk], words: int, beats: int, least: int) -> list[int]:
@@ -105,33 +132,64 @@ def _row_cycles(walks: tuple[Walk, Walk], words: int, beats: int, least: int) ->
 
 @dataclass
 class Pass:
-    """One sample's way through the pipeline, after the sample before it."""
+    """One sample's way through the pipeline, after the sample before it.
+
+    ``features`` and ``errors`` are the rows of every edge, by its sink and the sink's port.
+    """
 
     plan: Plan
     period: int
     before: dict[str, tuple[int, int]]
     engines: dict[str, tuple[int, int]] = field(default_factory=dict)
     holds: dict[tuple[str, str], list[Hold]] = field(default_factory=dict)
-    features: list[Rows] = field(default_factory=list)
+    features: dict[tuple[str, int], Rows] = field(default_factory=dict)
+    errors: dict[tuple[str, int], Rows] = field(default_factory=dict)
     latency: int = 0
+    _runs: dict[str, Rows] = field(default_factory=dict)
 
     def run(self) -> None:
         """Fill ``engines``, ``holds`` and ``latency``."""
         layers = self.plan.layers
-        self.features = [self._input_rows()]
-        for n in range(len(layers)):
-            self.features.append(self._forward(n))
-        errors = self._loss(self.features[-1])
-        first_trainable = next(n for n, layer in enumerate(layers) if layer.trainable)
-        for n in range(len(layers) - 1, first_trainable - 1, -1):
-            errors = self._backward(n, self.features[n], self.features[n + 1], errors)
+        self._give(INPUT, self._input_rows())
+        for layer in layers:
+            self._forward(layer)
+        self._hold_back()
+        for layer in layers:
+            self._hold_features(layer)
+        self.errors[LOSS, 0] = self._loss(self.features[LOSS, 0])
+        for layer in reversed(layers):
+            if self.plan.passes_error(layer.name):
+                self._backward(layer)
+
+    def _give(self, name: str, rows: Rows) -> None:
+        """Rows to those who read a layer's feature."""
+        for edge in self.plan.edges_out[name]:
+            self.features[edge.sink, edge.sink_port] = rows
+
+    def _sources(self, layer: LayerPlan) -> list[Rows]:
+        edges = self.plan.edges_in[layer.name]
+        return [self.features[layer.name, edge.sink_port] for edge in edges]
+
+    def _entries(self) -> list[tuple[str, int]]:
+        """Edges to which the sample comes as it is: from the input, and through forks."""
+        entries, todo = [], [INPUT]
+        while todo:
+            for edge in self.plan.edges_out[todo.pop()]:
+                entries.append((edge.sink, edge.sink_port))
+                if self.plan.layer(edge.sink).pattern == "fork":
+                    todo.append(edge.sink)
+        return entries
 
     def _input_rows(self) -> Rows:
         """Rows as the packet stream brings them, behind header and target."""
         channels, height, width = self.plan.input_shape
         lanes = self.plan.packet_lanes
         start = self.plan.packet_interval - channels * height * width // lanes
-        values, words = width * channels, width * self.plan.layers[0].i_blocks
+        readers = [(self.plan.layer(sink), port) for sink, port in self._entries()]
+        values = width * channels
+        words = width * max(
+            x.join_blocks[port] if x.pattern == "join" else x.i_blocks for x, port in readers
+        )
         rows = []
         for y in range(height):
             first = start + max(y * values // lanes, y * words)
@@ -139,33 +197,62 @@ class Pass:
             rows.append((first, last))
         return rows
 
-    def _forward(self, n: int) -> Rows:
-        layer = self.plan.layers[n]
-        name = f"{layer.name}.fp"
-        cycles = _fp_cycles(self.plan, n)
-        if layer.kind == "relu":
-            return self._relay(name, self.features[n], cycles)
-        walk = layer.fp_walks[0]
-        rows = self._gather(name, walk, cycles, self.features[n])
-        if n == 0:
-            self.features[0] = self._held_back(walk, rows)
-        self._hold_rows(layer.name, "fp_rows", walk, self.features[n], rows)
-        return [(start, end + ENGINE_LATENCY) for start, end in rows]
+    def _forward(self, layer: LayerPlan) -> None:
+        sources = self._sources(layer)
+        if layer.pattern == "fork":
+            self._give(layer.name, sources[0])
+            return
+        engine = f"{layer.name}.fp"
+        cycles = _fp_cycles(self.plan, layer)
+        if layer.windowed:
+            rows = self._gather(engine, layer.fp_walks[0], cycles, sources[0])
+            self._give(layer.name, [(start, end + ENGINE_LATENCY) for start, end in rows])
+        else:
+            rows = self._pass_words(engine, sources, cycles, KINDS[layer.kind].latency)
+            self._give(layer.name, rows)
+        self._runs[engine] = rows
 
-    def _held_back(self, walk: Walk, rows: Rows) -> Rows:
-        """Input rows as late as the first engine allows: its full window stops the stream."""
-        arrivals = self.features[0]
+    def _hold_back(self) -> None:
+        """Input rows as late as their readers allow: a full window, or a reader that waits for
+        others, stops the stream.
+        """
+        entries = self._entries()
+        arrivals = self.features[entries[0]]
+        readers = [self.plan.layer(sink) for sink, _ in entries]
+        users = [x for x in readers if x.pattern != "fork"]
+        latest = [self._latest(x, arrivals) for x in users]
         header = arrivals[0][0]
         held = list(arrivals)
-        following = rows[-1][1] + self.period
+        following = min(self._runs[f"{x.name}.fp"][-1][1] for x in users) + self.period
         for _ in range(2):  # once without the sample behind, once before it
             for r in reversed(range(len(held))):
-                user = next(n for n, position in enumerate(walk.positions) if position.need > r)
-                end = min(rows[user][0], following)
+                end = min(following, *(ends[r] for ends in latest))
                 following = end - (arrivals[r][1] - arrivals[r][0])
                 held[r] = (following, end)
             following += self.period - header
-        return held
+        for entry in entries:
+            self.features[entry] = held
+
+    def _latest(self, reader: LayerPlan, arrivals: Rows) -> list[int]:
+        """By when each input row must be there for a reader to run as it does."""
+        rows = self._runs[f"{reader.name}.fp"]
+        if reader.windowed:
+            starts = zip(reader.fp_walks[0].positions, rows, strict=True)
+            needs = [(position.need, start) for position, (start, _) in starts]
+            return [next(at for need, at in needs if need > r) for r in range(len(arrivals))]
+        late = KINDS[reader.kind].latency - 1 + WORD_LATENCY
+        return [
+            min(start + last - first, end - late)
+            for (start, end), (first, last) in zip(rows, arrivals, strict=True)
+        ]
+
+    def _hold_features(self, layer: LayerPlan) -> None:
+        """What waits in front of FP, or of a join for its other sources."""
+        if layer.windowed:
+            walk, rows = layer.fp_walks[0], self._runs[f"{layer.name}.fp"]
+            self._hold_rows(layer.name, "fp_rows", walk, self._sources(layer)[0], rows)
+        elif layer.pattern == "join":
+            self._hold_words(layer, self._sources(layer), self._runs[f"{layer.name}.fp"])
 
     def _loss(self, logits: Rows) -> Rows:
         """Errors of the logits; those of the mean squared error follow each logit at once."""
@@ -177,48 +264,77 @@ class Pass:
         start = logits[0][0] if self.plan.loss.kind == "mse" else end - interval
         return [(start, end)] * len(logits)
 
-    def _backward(self, n: int, feature: Rows, result: Rows, errors: Rows) -> Rows:
-        """Errors of layer ``n``'s input, and the layer's own use of the errors of its output."""
-        layer = self.plan.layers[n]
-        words = layer.o_shape[2] * layer.o_blocks
+    def _backward(self, layer: LayerPlan) -> None:
+        """Errors of a layer's sources, and its own use of the errors of its output."""
+        edges = self.plan.edges_out[layer.name]
+        errors = [self.errors[edge.sink, edge.sink_port] for edge in edges]
         if layer.trainable:
-            walk = layer.fp_walks[0]
-            cycles = _row_cycles(layer.fp_walks, layer.o_blocks, layer.i_blocks, 1)
-            rows = self._gather(f"{layer.name}.wg", walk, cycles, feature, errors, words)
-            self._hold_rows(layer.name, "wg_rows", walk, feature, rows)
-            self.holds[layer.name, "error_words"] = [
-                (arrival[0], row[1], words) for arrival, row in zip(errors, rows, strict=True)
-            ]
+            self._gradient(layer, errors[0])
         if not layer.backward:
-            return []
-        cycles = _eb_cycles(self.plan, n)
-        if layer.kind == "relu":
-            passed = self._relay(f"{layer.name}.eb", errors, cycles)
-            released = [end for _, end in passed]
-        else:
+            return
+        engine = f"{layer.name}.eb"
+        cycles = _eb_cycles(self.plan, layer)
+        if layer.pattern == "join":
+            passed = errors[0]
+        elif layer.windowed:
             walk = layer.eb_walks[0]
-            rows = self._gather(f"{layer.name}.eb", walk, cycles, errors)
-            holds = self._hold_rows(layer.name, "eb_rows", walk, errors, rows)
-            released = [until for _, until, _ in holds]
+            rows = self._gather(engine, walk, cycles, errors[0])
+            holds = self._hold_rows(layer.name, "eb_rows", walk, errors[0], rows)
             passed = [(start, end + ENGINE_LATENCY) for start, end in rows]
-        if not layer.trainable:
-            # An index waits from its result until the error that it routes is done with.
-            self.holds[layer.name, "index_words"] = [
-                (row[0], until, words) for row, until in zip(result, released, strict=True)
+            self._hold_indices(layer, [until for _, until, _ in holds])
+        else:
+            passed = self._pass_words(engine, errors, cycles, KINDS[layer.kind].latency)
+            self._hold_indices(layer, [end for _, end in passed])
+        if layer.pattern == "fork":
+            self._hold_words(layer, errors, passed)
+        for edge in self.plan.edges_in[layer.name]:
+            self.errors[layer.name, edge.sink_port] = passed
+
+    def _gradient(self, layer: LayerPlan, errors: Rows) -> None:
+        words = layer.o_shape[2] * layer.o_blocks
+        walk, feature = layer.fp_walks[0], self._sources(layer)[0]
+        beats = _beats(layer.fp_walks, layer.fp_interval, layer.o_blocks)
+        cycles = _row_cycles(layer.fp_walks, layer.o_blocks, beats, 1)
+        rows = self._gather(f"{layer.name}.wg", walk, cycles, feature, errors, words)
+        self._hold_rows(layer.name, "wg_rows", walk, feature, rows)
+        self.holds[layer.name, "error_words"] = [
+            (arrival[0], row[1], words) for arrival, row in zip(errors, rows, strict=True)
+        ]
+
+    def _hold_indices(self, layer: LayerPlan, released: list[int]) -> None:
+        """What waits from a result until the error that it changes is done with."""
+        if not KINDS[layer.kind].holds:
+            return
+        edge = self.plan.edges_out[layer.name][0]
+        result = self.features[edge.sink, edge.sink_port]
+        words = layer.o_shape[2] * layer.o_blocks
+        self.holds[layer.name, "index_words"] = [
+            (row[0], until, words) for row, until in zip(result, released, strict=True)
+        ]
+
+    def _hold_words(self, layer: LayerPlan, sources: list[Rows], rows: Rows) -> None:
+        """What waits of each source, from its arrival until the row has passed."""
+        for port, (source, blocks) in enumerate(zip(sources, layer.join_blocks, strict=True)):
+            words = layer.i_shape[2] * blocks
+            self.holds[layer.name, f"join_words[{port}]"] = [
+                (first, end, words) for (first, _), (_, end) in zip(source, rows, strict=True)
             ]
-        return passed
 
     def _free(self, engine: str) -> int:
         """When an engine has finished the sample before."""
         return self.before[engine][1] - self.period if engine in self.before else -self.period
 
-    def _relay(self, engine: str, source: Rows, cycles: list[int]) -> Rows:
+    def _pass_words(
+        self, engine: str, sources: list[Rows], cycles: list[int], latency: int
+    ) -> Rows:
+        """Rows that pass word by word as they come, from all sources at once."""
         clock = self._free(engine)
         rows = []
-        for (first, last), row_cycles in zip(source, cycles, strict=True):
-            start = max(clock, first)
+        for n, row_cycles in enumerate(cycles):
+            start = max(clock, *(source[n][0] for source in sources))
+            last = max(source[n][1] for source in sources)
             clock = max(start + row_cycles, last + WORD_LATENCY)
-            rows.append((start, clock))
+            rows.append((start, clock + latency - 1))
         self.engines[engine] = (rows[0][0], clock)
         return rows
 

@@ -22,6 +22,7 @@ LEAVES = (
     "geometry",
     "graph",
     "hyper",
+    "join_depths",
     "kinds",
     "layer_plan",
     "plan",
