@@ -176,6 +176,12 @@ def test_rows_that_deeper_branches_ask_for_add_up():
     assert least_join_words(plan)["j"] == (2, (2 * 4 + 1) * 2)
 
 
+def test_two_convolutions_in_a_block_take_three_rows():
+    pair = [conv(name, 1, kernel=3, padding=1) for name in ("c", "d")]
+    plan = graph((1, 8, 8), fork("f"), *pair, add("a").on("d", "f"), linear("l", 2))
+    assert least_join_words(plan) == {"a": (1, 3 * 8 + 1)}
+
+
 def test_results_wait_for_the_narrowest_stream_that_takes_them():
     layers = (
         conv("c", 8, kernel=1, a=8, update_lanes=1),
