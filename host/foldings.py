@@ -39,10 +39,13 @@ class Folding:
     interval: int
     dsp: int
     update_bram36: float = 0.0
+    unfold: bool = False
 
     def apply(self, layer: LayerPlan) -> LayerPlan:
         """The layer, folded this way."""
-        return dataclasses.replace(layer, a=self.a, b=self.b, update_lanes=self.update_lanes)
+        return dataclasses.replace(
+            layer, a=self.a, b=self.b, update_lanes=self.update_lanes, unfold=self.unfold
+        )
 
 
 def divisors(number: int) -> list[int]:
@@ -96,13 +99,14 @@ class FoldingTable:
         RAMs: shallower memories may turn into LUTs.
         """
         quick = self.foldings[: bisect_right(self.intervals, interval)]
-        least: dict[tuple[int, int], float] = {}
+        least: dict[tuple[int, int, bool], float] = {}
         kept = []
         for folding in sorted(quick, key=lambda x: x.dsp):
             if folding.dsp > dsp:
                 break
-            if folding.update_bram36 < least.get((folding.a, folding.b), math.inf):
-                least[folding.a, folding.b] = folding.update_bram36
+            products = (folding.a, folding.b, folding.unfold)
+            if folding.update_bram36 < least.get(products, math.inf):
+                least[products] = folding.update_bram36
                 kept.append(folding)
         return sorted(kept, key=lambda x: (x.dsp, self.floor(x).bram36, self.floor(x).lut))
 
@@ -116,13 +120,19 @@ class FoldingTable:
 
 
 def _foldings(layer: LayerPlan, sweep_samples: Fraction) -> Iterator[Folding]:
-    pixels = layer.i_shape[1] * layer.i_shape[2]
+    """Folded as it is and, where it may be, unfolded."""
+    yield from _foldings_of(layer, sweep_samples)
+    if layer.kind == "conv2d" and not layer.backward:
+        yield from _foldings_of(dataclasses.replace(layer, unfold=True), sweep_samples)
+
+
+def _foldings_of(layer: LayerPlan, sweep_samples: Fraction) -> Iterator[Folding]:
     multiplier, lane = multiplier_dsp(layer), update_lane_dsp(layer)
-    for a in divisors(layer.o_shape[0]):
-        for b in divisors(layer.i_shape[0]):
+    for b in divisors(layer.hardware.i_shape[0]):
+        writes = layer.i_shape[1] * dataclasses.replace(layer, b=b).i_row_cycles
+        for a in divisors(layer.o_shape[0]):
             products = a * b
-            engines = max(layer.fp_interval, layer.eb_interval) // products
-            engines = max(engines, pixels * layer.i_shape[0] // b)
+            engines = max(max(layer.fp_interval, layer.eb_interval) // products, writes)
             for lanes in divisors(products):
                 if a % lanes and lanes % a:
                     continue
@@ -132,7 +142,8 @@ def _foldings(layer: LayerPlan, sweep_samples: Fraction) -> Iterator[Folding]:
                 sweep = -(-(chunks + SWEEP_LATENCY) // sweep_samples)
                 dsp = products * multiplier + lanes * lane
                 bram36 = update_memories(layer, lanes, chunks).bram36
-                yield Folding(a, b, lanes, max(engines, sweep), dsp, bram36)
+                interval = max(engines, sweep)
+                yield Folding(a, b, lanes, interval, dsp, bram36, layer.unfold)
 
 
 def cheapest_sets(choices: list[list[Folding]], dsp: int) -> Iterator[tuple[Folding, ...]]:

@@ -118,7 +118,9 @@ def pack_parameters(
     bias : integers [Co], None where the layer has none
     """
     a, b = layer.a, layer.b
-    blocks = weight.reshape(layer.o_blocks, a, layer.i_blocks, b, *layer.kernel)
+    if layer.unfold:
+        weight = weight.transpose(0, 3, 1, 2)
+    blocks = weight.reshape(layer.o_blocks, a, layer.i_blocks, b, *layer.hardware.kernel)
     weights = blocks.transpose(0, 4, 5, 2, 1, 3).reshape(-1)
     if layer.bias is None or bias is None:
         return weights
@@ -135,10 +137,13 @@ def _bias_lanes(layer: LayerPlan) -> int:
 def unpack_parameters(layer: LayerPlan, values: Int32) -> tuple[Int32, Int32 | None]:
     """Return weight [Co, Ci, Kh, Kw] and bias [Co]: the inverse of ``pack_parameters``."""
     a, b = layer.a, layer.b
+    seen = layer.hardware
     count = layer.weight_words * a * b
-    blocks = values[:count].reshape(layer.o_blocks, *layer.kernel, layer.i_blocks, a, b)
-    shape = (layer.o_shape[0], layer.i_shape[0], *layer.kernel)
-    weight = blocks.transpose(0, 4, 3, 5, 1, 2).reshape(shape)
+    blocks = values[:count].reshape(layer.o_blocks, *seen.kernel, layer.i_blocks, a, b)
+    weight = blocks.transpose(0, 4, 3, 5, 1, 2).reshape(-1, seen.i_shape[0], *seen.kernel)
+    if layer.unfold:
+        columns = weight.reshape(-1, layer.kernel[1], layer.i_shape[0], layer.kernel[0])
+        weight = columns.transpose(0, 2, 3, 1)
     if layer.bias is None:
         return weight, None
     bias = values[count:].reshape(layer.o_blocks, _bias_lanes(layer))[:, :a].reshape(-1)

@@ -3,6 +3,7 @@
 Test: ``tests/test_planner.py``.
 """
 
+import dataclasses
 import io
 
 from rich.console import Console
@@ -33,6 +34,7 @@ def plan_rows(plan: Plan) -> list[dict[str, object]]:
             else:
                 interval = paced.get(f"{layer.name}.{engine}", layer.fp_interval)
                 folding = f"{layer.a} x {layer.b}" if layer.trainable else str(layer.lanes)
+                folding += " unfolded" if layer.unfold else ""
                 macs = _macs(layer)
             rows.append(
                 {
@@ -88,7 +90,7 @@ def binding_limit(plan: Plan) -> str:
     for name, cycles in paced_intervals(plan).items():
         if cycles == interval:
             layer = plan.layer(name.rsplit(".", 1)[0])
-            widest = (layer.a, layer.b) == (layer.o_shape[0], layer.i_shape[0])
+            widest = layer.a == layer.o_shape[0] and layer.b == _widest(layer)
             return f"{name}, at its widest" if layer.trainable and widest else name
     if interval == plan.loss_interval:
         return "loss"
@@ -142,9 +144,16 @@ def _caption(plan: Plan, summary: dict[str, object]) -> str:
     )
 
 
+def _widest(layer: LayerPlan) -> int:
+    """Inputs per cycle of a layer that is folded out completely."""
+    columns = layer.kernel[1] if layer.kind == "conv2d" and not layer.backward else 1
+    return columns * layer.i_shape[0]
+
+
 def _macs(layer: LayerPlan) -> int:
     """Multiplications of one pass of a sample; every pair of pixel and existing tap once."""
     if not layer.trainable:
         return 0
-    rows, cols = (sum(position.taps for position in walk.positions) for walk in layer.fp_walks)
+    walks = dataclasses.replace(layer, unfold=False, b=1, update_lanes=1).fp_walks
+    rows, cols = (sum(position.taps for position in walk.positions) for walk in walks)
     return rows * cols * layer.i_shape[0] * layer.o_shape[0]

@@ -104,8 +104,11 @@ def engine_resources(layer: LayerPlan, plan: Plan) -> dict[str, Resources]:
     parts = {
         "fp": _sums(layer, layer.fp_acc_width, outputs=layer.a, width=feature, working=working)
         + memory(products * working, layer.weight_words * layer.fp_banks)
-        + _window(layer.i_shape[2] * layer.i_blocks, layer.buffers.fp_rows, layer.b * feature),
+        + _window(_row_words(layer), layer.buffers.fp_rows, layer.b * feature),
     }
+    if layer.unfold:
+        columns = layer.kernel[1] * layer.i_shape[0] * feature
+        parts["fp"] += Resources(lut=columns + layer.b * feature * (layer.i_blocks - 1))
     if layer.bias:
         parts["fp"] += memory(layer.a * layer.bias.working.width, layer.o_blocks * layer.fp_banks)
     if layer.backward:
@@ -132,6 +135,11 @@ def plan_resources(plan: Plan) -> Resources:
         total += Resources(dsp=dsp_per_product(plan.loss.feature.width + 1, 17))
     total += memory(32 * plan.target_words, plan.loss.target_samples)
     return sum((layer_resources(layer, plan) for layer in plan.layers), total)
+
+
+def _row_words(layer: LayerPlan) -> int:
+    """Words of a row in front of the engines."""
+    return layer.hardware.i_shape[2] * layer.i_blocks
 
 
 def _window(row_words: int, rows: int, width: int) -> Resources:
@@ -162,8 +170,7 @@ def _gradient(layer: LayerPlan, plan: Plan) -> Resources:
         total += memory(products * weight_width, layer.weight_words)
         if layer.bias:
             total += memory(layer.a * bias_width, layer.o_blocks)
-    row_words = layer.i_shape[2] * layer.i_blocks
-    total += _window(row_words, layer.buffers.wg_rows, layer.b * feature)
+    total += _window(_row_words(layer), layer.buffers.wg_rows, layer.b * feature)
     return total + memory(layer.a * error, layer.buffers.error_words)
 
 
@@ -195,8 +202,8 @@ def _routing(layer: LayerPlan) -> dict[str, Resources]:
 def _pool(layer: LayerPlan) -> tuple[Resources, Resources]:
     """Pooling: windows, comparisons and indices, or sums and a multiplication by a reciprocal."""
     lanes, width, error = layer.lanes, layer.i_feature.width, layer.o_error.width
-    row_words, o_words = layer.i_shape[2] * layer.i_blocks, layer.o_shape[2] * layer.o_blocks
-    fp = _window(row_words, layer.buffers.fp_rows, lanes * width)
+    o_words = layer.o_shape[2] * layer.o_blocks
+    fp = _window(_row_words(layer), layer.buffers.fp_rows, lanes * width)
     if layer.kind == "avgpool2d":
         taps = math.prod(max(x.taps for x in walk.positions) for walk in layer.fp_walks)
         acc_width = accumulator_width(width, 1, taps)

@@ -11,9 +11,11 @@ Test: ``tests/test_geometry.py``.
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 __all__ = [
     "Position",
+    "Unfolding",
     "Walk",
     "adaptive_backward_walk",
     "adaptive_walk",
@@ -56,6 +58,47 @@ class Walk:
         return sum(max(1, position.taps) for position in self.positions)
 
 
+@dataclass(frozen=True)
+class Unfolding:
+    """A row of ``size`` columns laid out as one vector of ``kernel`` columns per output column.
+
+    The row passes a register of ``kernel`` columns in steps: padding that is made, columns that are
+    taken. Every step takes a cycle, but one that completes an output's vector takes as many as that
+    has words. Columns behind the last vector are taken and dropped.
+    """
+
+    size: int
+    kernel: int
+    stride: int
+    padding: int
+    outputs: int
+
+    @property
+    def steps(self) -> int:
+        """Columns that pass, padding included, up to the last vector and the last column."""
+        return max(self.padding + self.size, (self.outputs - 1) * self.stride + self.kernel)
+
+    def row_cycles(self, words: int) -> int:
+        """Cycles per row with ``words`` words per vector when nothing stalls, rows back to back."""
+        return self._cycles(0, words)
+
+    def tail_cycles(self, words: int) -> int:
+        """Cycles from a row's last column to the last word that waits for it; 0 for none."""
+        last = self.padding + self.size - 1
+        waits = (self.outputs - 1) * self.stride + self.kernel > last
+        return self._cycles(last, words) if waits else 0
+
+    def between_cycles(self, words: int) -> int:
+        """Cycles from a row's last column to the next row's first when nothing stalls."""
+        leading = self._cycles(0, words) - self._cycles(self.padding, words)
+        return self._cycles(self.padding + self.size - 1, words) + leading
+
+    def _cycles(self, start: int, words: int) -> int:
+        """Cycles of the steps from ``start`` on."""
+        vectors = range(self.kernel - 1, self.steps, self.stride)
+        return self.steps - start + (words - 1) * sum(step >= start for step in vectors)
+
+
 def output_size(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
     """Positions of a kernel on an axis of ``size`` entries with ``padding`` on both ends (floor
     mode).
@@ -63,6 +106,7 @@ def output_size(size: int, kernel: int, stride: int, padding: int, dilation: int
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
+@lru_cache(maxsize=1024)
 def forward_walk(
     size: int,
     kernel: int,
@@ -88,6 +132,7 @@ def forward_walk(
     return _walk(runs, size, 1, dilation)
 
 
+@lru_cache(maxsize=1024)
 def backward_walk(
     size: int,
     kernel: int,
@@ -115,6 +160,7 @@ def backward_walk(
     return _walk(runs, outputs, stride // common, -(dilation // common))
 
 
+@lru_cache(maxsize=1024)
 def adaptive_walk(size: int, outputs: int) -> Walk:
     """Walk the outputs of an adaptive pool: output ``y`` reads the source from
     ``floor(y*size/outputs)`` up to, not including, ``ceil((y + 1)*size/outputs)``.
@@ -126,6 +172,7 @@ def adaptive_walk(size: int, outputs: int) -> Walk:
     return _walk(runs, size, 1, 1)
 
 
+@lru_cache(maxsize=1024)
 def adaptive_backward_walk(size: int, outputs: int) -> Walk:
     """Walk the inputs of an adaptive pool: input ``x`` gathers every output whose window has it."""
     windows = [(y * size // outputs, -(-(y + 1) * size // outputs)) for y in range(outputs)]

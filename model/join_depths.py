@@ -33,6 +33,7 @@ import dataclasses
 import heapq
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from .geometry import Walk
 from .plan import INPUT, LOSS, Buffers, Plan
@@ -48,10 +49,9 @@ def least_join_words(plan: Plan) -> dict[str, tuple[int, ...]]:
     if not meeting:
         return {}
     # Rows do not depend on lanes; the planner asks again for every choice of them.
+    folding: dict[str, Any] = dict.fromkeys(("a", "b", "group_lanes", "lanes", "update_lanes"), 1)
     narrow = tuple(
-        dataclasses.replace(
-            x, a=1, b=1, lanes=1, update_lanes=1, delay=0, back_delay=0, buffers=Buffers()
-        )
+        dataclasses.replace(x, **folding, delay=0, back_delay=0, buffers=Buffers())
         for x in plan.layers
     )
     rows = _waiting_rows(dataclasses.replace(plan, layers=narrow))

@@ -3,6 +3,8 @@
 Leaf of the standard library. Part of ``model/plan.py``. Test: ``tests/test_plan.py``.
 """
 
+import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +12,14 @@ from typing import Any
 
 from .errors import PlanError
 from .formats import Format, accumulator_width
-from .geometry import Walk, adaptive_backward_walk, adaptive_walk, backward_walk, forward_walk
+from .geometry import (
+    Unfolding,
+    Walk,
+    adaptive_backward_walk,
+    adaptive_walk,
+    backward_walk,
+    forward_walk,
+)
 from .kinds import KINDS
 
 __all__ = ["Buffers", "LayerPlan", "ParameterPlan", "Shape", "layer_from_dict"]
@@ -57,7 +66,9 @@ class LayerPlan:
     from ``o_shape``. ``a`` outputs by ``b`` inputs (within a group) are multiplied per cycle by
     each engine of a trainable layer, for ``group_lanes`` groups at once, which is above 1 only
     where ``a`` and ``b`` are whole groups; ``lanes`` channels per cycle pass any other layer.
-    ``backward`` says whether the layer passes an error to the layer below.
+    ``backward`` says whether the layer passes an error to the layer below. With ``unfold`` an input
+    pixel comes with all channels at once, and the kernel's columns become channels in front of the
+    engines, which work on ``hardware``: ``b`` divides those channels.
 
     ``sources`` are the names of the layers whose features come in, ``"input"`` for the sample;
     empty for the layer before. A name that several layers would read is read by a ``fork`` alone:
@@ -106,15 +117,22 @@ class LayerPlan:
     delay: int = 0
     back_delay: int = 0
     buffers: Buffers = field(default_factory=Buffers)
+    unfold: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise PlanError(f"{self.name}: kind must be one of {list(KINDS)}, not {self.kind!r}")
+        if self.unfold and not self.unfoldable:
+            raise PlanError(
+                f"{self.name}: unfold must be a conv2d's that passes no error down, of one group "
+                "and without dilation"
+            )
         if self.trainable:
-            if self.i_shape[0] % self.b or self.o_shape[0] % self.a:
+            channels = self.hardware.i_shape[0]
+            if channels % self.b or self.o_shape[0] % self.a:
                 raise PlanError(
                     f"{self.name}: folding ({self.a}, {self.b}) must divide channels "
-                    f"({self.o_shape[0]}, {self.i_shape[0]})"
+                    f"({self.o_shape[0]}, {channels})"
                 )
             if (
                 self.a % self.update_lanes and self.update_lanes % self.a
@@ -138,8 +156,35 @@ class LayerPlan:
         return KINDS[self.kind].pattern
 
     @property
+    def unfoldable(self) -> bool:
+        """Whether ``unfold`` may be set."""
+        dense = self.groups == 1 and self.dilation[1] == 1
+        return self.kind == "conv2d" and not self.backward and dense
+
+    @cached_property
+    def hardware(self) -> "LayerPlan":
+        """The layer as its engines see it. Unfolded, its channel ``dx*C + c`` at output column x is
+        channel c at column ``x*stride + dx - padding``, or zero outside the map.
+        """
+        if not self.unfold:
+            return self
+        shape = (self.kernel[1] * self.i_shape[0], self.i_shape[1], self.o_shape[2])
+        kernel, stride, padding = (self.kernel[0], 1), (self.stride[0], 1), (self.padding[0], 0)
+        return dataclasses.replace(
+            self, i_shape=shape, kernel=kernel, stride=stride, padding=padding, unfold=False
+        )
+
+    @property
+    def unfolding(self) -> Unfolding:
+        """How a row of the input becomes a row of ``hardware`` where ``unfold`` is set."""
+        axis = self.kernel[1], self.stride[1], self.padding[1], self.o_shape[2]
+        return Unfolding(self.i_shape[2], *axis)
+
+    @property
     def i_lanes(self) -> int:
         """Channels per transfer of the feature that comes in, and of the error that goes out."""
+        if self.unfold:
+            return self.i_shape[0]
         return self.b if self.trainable else self.lanes
 
     @property
@@ -149,8 +194,15 @@ class LayerPlan:
 
     @property
     def i_blocks(self) -> int:
-        """Transfers per pixel on the input side."""
-        return self.i_shape[0] // self.i_lanes
+        """Words per pixel on the input side, as the engines read it."""
+        return self.hardware.i_shape[0] // self.hardware.i_lanes
+
+    @property
+    def i_row_cycles(self) -> int:
+        """Cycles, at least, in which a row of the input enters."""
+        if self.unfold:
+            return self.unfolding.row_cycles(self.i_blocks)
+        return self.i_shape[2] * self.i_blocks
 
     @property
     def o_blocks(self) -> int:
@@ -171,7 +223,7 @@ class LayerPlan:
     @property
     def weight_words(self) -> int:
         """Words of ``a*b`` weights."""
-        return self.o_blocks * self.kernel[0] * self.kernel[1] * self.i_blocks
+        return self.o_blocks * math.prod(self.hardware.kernel) * self.i_blocks
 
     @property
     def sweep_chunks(self) -> int:
@@ -194,11 +246,12 @@ class LayerPlan:
         return rows, cols
 
     def _axis(self, n: int, walk: Callable[..., Walk], adaptive: Callable[..., Walk]) -> Walk:
-        size, outputs = self.i_shape[n + 1], self.o_shape[n + 1]
+        seen = self.hardware
+        size, outputs = seen.i_shape[n + 1], seen.o_shape[n + 1]
         if self.adaptive:
             return adaptive(size, outputs)
-        kernel, stride, padding = self.kernel[n], self.stride[n], self.padding[n]
-        return walk(size, kernel, stride, padding, outputs, self.dilation[n])
+        kernel, stride, padding = seen.kernel[n], seen.stride[n], seen.padding[n]
+        return walk(size, kernel, stride, padding, outputs, seen.dilation[n])
 
     @property
     def windowed(self) -> bool:

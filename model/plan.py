@@ -152,7 +152,7 @@ class Plan:
     def interval(self) -> int:
         """Cycles per sample of the slowest engine, stream or sweep-free part of the pipeline."""
         slowest = max(max(layer.fp_interval, layer.eb_interval) for layer in self.layers)
-        writes = max(layer.i_shape[1] * layer.i_shape[2] * layer.i_blocks for layer in self.layers)
+        writes = max(layer.i_shape[1] * layer.i_row_cycles for layer in self.layers)
         return max(slowest, self.packet_interval, writes, self.loss_interval)
 
     @property

@@ -19,8 +19,9 @@ from .errors import PlanError
 from .geometry import Walk
 from .join_depths import least_join_words
 from .kinds import KINDS
+from .pace import paced_intervals, steady_interval
 from .plan import Buffers, LayerPlan, Plan
-from .timing import Hold, Pass, paced_intervals, steady_interval
+from .timing import Hold, Pass
 
 __all__ = [
     "SETTLE_CYCLES",

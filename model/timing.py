@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from .geometry import Walk
 from .kinds import KINDS
+from .pace import beats, eb_cycles, entries, entry_interval, fp_cycles, row_cycles
 from .plan import INPUT, LOSS, LayerPlan, Plan
 
 __all__ = [
@@ -24,9 +25,6 @@ __all__ = [
     "Hold",
     "Pass",
     "Rows",
-    "paced_intervals",
-    "steady_interval",
-    "takers",
 ]
 
 # Cycles from an engine's last beat to its result: memory, product, sum, requantisation, FIFO.
@@ -36,98 +34,6 @@ HANDOFF_CYCLES = 16  # cycles by which a freed row's room may come back late
 
 Rows = list[tuple[int, int]]  # (first cycle, cycle after the last) of each row of a map
 Hold = tuple[int, int, int]  # (from, until, amount)
-
-
-def paced_intervals(plan: Plan) -> dict[str, int]:
-    """Cycles per sample of every ``<layer>.fp`` and ``<layer>.eb``, waits behind them included.
-
-    An engine whose results are wider than the stream that takes them waits where its results come
-    quickly, as they do at padded borders; there is no buffer in between to even that out.
-    """
-    paced = {}
-    for layer in plan.layers:
-        for engine, rows in (("fp", _fp_cycles(plan, layer)), ("eb", _eb_cycles(plan, layer))):
-            if rows:
-                paced[f"{layer.name}.{engine}"] = sum(rows)
-    return paced
-
-
-def steady_interval(plan: Plan) -> int:
-    """Cycles per sample that the pipeline keeps up: ``Plan.interval``, or what paces it more."""
-    return max(plan.interval, *paced_intervals(plan).values())
-
-
-def takers(plan: Plan, name: str, engine: str) -> list[LayerPlan]:
-    """Layers that a result of a layer passes until a window, or the FIFO of a join, stores it.
-
-    ``engine`` is ``fp`` for features, which relays pass on and forks to all of their consumers, or
-    ``eb`` for errors, which relays pass on and joins to all of their sources.
-    """
-    passing = ("relay", "fork" if engine == "fp" else "join")
-    passed, todo = [], [name]
-    while todo:
-        for neighbour in _neighbours(plan, todo.pop(), engine):
-            layer = plan.layer(neighbour)
-            passed.append(layer)
-            if layer.pattern in passing:
-                todo.append(neighbour)
-    return passed
-
-
-def _neighbours(plan: Plan, name: str, engine: str) -> list[str]:
-    if engine == "fp":
-        return [edge.sink for edge in plan.edges_out[name] if edge.sink != LOSS]
-    return [edge.source for edge in plan.edges_in[name] if plan.passes_error(edge.source)]
-
-
-def _words_each(plan: Plan, layer: LayerPlan, engine: str) -> int:
-    """Transfers of the narrowest stream that takes a word of a layer's result."""
-    passed = takers(plan, layer.name, engine)
-    if engine == "eb":
-        return -(-layer.i_lanes // min(taker.o_lanes for taker in passed))
-    narrowest = [taker.i_lanes for taker in passed]
-    last = plan.layers[-1]
-    if layer is last or (last in passed and last.pattern in ("relay", "fork")):
-        narrowest.append(1)
-    return -(-layer.o_lanes // min(narrowest))
-
-
-def _fp_cycles(plan: Plan, layer: LayerPlan) -> list[int]:
-    words_each = _words_each(plan, layer, "fp")
-    if not layer.windowed:
-        return _word_cycles(layer, words_each)
-    beats = _beats(layer.fp_walks, layer.fp_interval, layer.o_blocks)
-    return _row_cycles(layer.fp_walks, layer.o_blocks, beats, words_each)
-
-
-def _eb_cycles(plan: Plan, layer: LayerPlan) -> list[int]:
-    if not layer.backward:
-        return []
-    words_each = _words_each(plan, layer, "eb")
-    if not layer.windowed:
-        return _word_cycles(layer, words_each)
-    beats = _beats(layer.eb_walks, layer.eb_interval, layer.i_blocks)
-    return _row_cycles(layer.eb_walks, layer.i_blocks, beats, words_each)
-
-
-def _word_cycles(layer: LayerPlan, words_each: int) -> list[int]:
-    _, height, width = layer.i_shape
-    return [width * layer.i_blocks * words_each] * height
-
-
-def _beats(walks: tuple[Walk, Walk], interval: int, words: int) -> int:
-    """Beats of each tap of a result's word."""
-    return interval // (walks[0].beats * walks[1].beats * words)
-
-
-def _row_cycles(walks: tuple[Walk, Walk], words: int, beats: int, least: int) -> list[int]:
-    """Cycles of each row: ``words`` a pixel, each ``beats`` a tap and at least ``least``."""
-    rows, cols = walks
-    known: dict[int, int] = {}
-    for taps in {max(1, position.taps) for position in rows.positions}:
-        visits = [taps * max(1, position.taps) * beats for position in cols.positions]
-        known[taps] = words * sum(max(visit, least) for visit in visits)
-    return [known[max(1, position.taps)] for position in rows.positions]
 
 
 @dataclass
@@ -170,26 +76,18 @@ class Pass:
         edges = self.plan.edges_in[layer.name]
         return [self.features[layer.name, edge.sink_port] for edge in edges]
 
-    def _entries(self) -> list[tuple[str, int]]:
-        """Edges to which the sample comes as it is: from the input, and through forks."""
-        entries, todo = [], [INPUT]
-        while todo:
-            for edge in self.plan.edges_out[todo.pop()]:
-                entries.append((edge.sink, edge.sink_port))
-                if self.plan.layer(edge.sink).pattern == "fork":
-                    todo.append(edge.sink)
-        return entries
-
     def _input_rows(self) -> Rows:
         """Rows as the packet stream brings them, behind header and target."""
         channels, height, width = self.plan.input_shape
         lanes = self.plan.packet_lanes
         start = self.plan.packet_interval - channels * height * width // lanes
-        readers = [(self.plan.layer(sink), port) for sink, port in self._entries()]
+        readers = [(self.plan.layer(sink), port) for sink, port in entries(self.plan)]
         values = width * channels
-        words = width * max(
-            x.join_blocks[port] if x.pattern == "join" else x.i_blocks for x, port in readers
+        words = max(
+            width * x.join_blocks[port] if x.pattern == "join" else x.i_row_cycles
+            for x, port in readers
         )
+        words = max(words, -(-entry_interval(self.plan) // height))
         rows = []
         for y in range(height):
             first = start + max(y * values // lanes, y * words)
@@ -198,12 +96,16 @@ class Pass:
         return rows
 
     def _forward(self, layer: LayerPlan) -> None:
+        if layer.unfold:
+            late = layer.unfolding.tail_cycles(layer.i_blocks)
+            whole = self.features[layer.name, 0]
+            self.features[layer.name, 0] = [(first, last + late) for first, last in whole]
         sources = self._sources(layer)
         if layer.pattern == "fork":
             self._give(layer.name, sources[0])
             return
         engine = f"{layer.name}.fp"
-        cycles = _fp_cycles(self.plan, layer)
+        cycles = fp_cycles(self.plan, layer)
         if layer.windowed:
             rows = self._gather(engine, layer.fp_walks[0], cycles, sources[0])
             self._give(layer.name, [(start, end + ENGINE_LATENCY) for start, end in rows])
@@ -216,9 +118,9 @@ class Pass:
         """Input rows as late as their readers allow: a full window, or a reader that waits for
         others, stops the stream.
         """
-        entries = self._entries()
-        arrivals = self.features[entries[0]]
-        readers = [self.plan.layer(sink) for sink, _ in entries]
+        ports = entries(self.plan)
+        arrivals = self.features[ports[0]]
+        readers = [self.plan.layer(sink) for sink, _ in ports]
         users = [x for x in readers if x.pattern != "fork"]
         latest = [self._latest(x, arrivals) for x in users]
         header = arrivals[0][0]
@@ -230,8 +132,8 @@ class Pass:
                 following = end - (arrivals[r][1] - arrivals[r][0])
                 held[r] = (following, end)
             following += self.period - header
-        for entry in entries:
-            self.features[entry] = held
+        for port in ports:
+            self.features[port] = held
 
     def _latest(self, reader: LayerPlan, arrivals: Rows) -> list[int]:
         """By when each input row must be there for a reader to run as it does."""
@@ -273,7 +175,7 @@ class Pass:
         if not layer.backward:
             return
         engine = f"{layer.name}.eb"
-        cycles = _eb_cycles(self.plan, layer)
+        cycles = eb_cycles(self.plan, layer)
         if layer.pattern == "join":
             passed = errors[0]
         elif layer.windowed:
@@ -293,8 +195,8 @@ class Pass:
     def _gradient(self, layer: LayerPlan, errors: Rows) -> None:
         words = layer.o_shape[2] * layer.o_blocks
         walk, feature = layer.fp_walks[0], self._sources(layer)[0]
-        beats = _beats(layer.fp_walks, layer.fp_interval, layer.o_blocks)
-        cycles = _row_cycles(layer.fp_walks, layer.o_blocks, beats, 1)
+        each = beats(layer.fp_walks, layer.fp_interval, layer.o_blocks)
+        cycles = row_cycles(layer.fp_walks, layer.o_blocks, each, 1)
         rows = self._gather(f"{layer.name}.wg", walk, cycles, feature, errors, words)
         self._hold_rows(layer.name, "wg_rows", walk, feature, rows)
         self.holds[layer.name, "error_words"] = [
@@ -330,10 +232,10 @@ class Pass:
         """Rows that pass word by word as they come, from all sources at once."""
         clock = self._free(engine)
         rows = []
-        for n, row_cycles in enumerate(cycles):
+        for n, needed in enumerate(cycles):
             start = max(clock, *(source[n][0] for source in sources))
             last = max(source[n][1] for source in sources)
-            clock = max(start + row_cycles, last + WORD_LATENCY)
+            clock = max(start + needed, last + WORD_LATENCY)
             rows.append((start, clock + latency - 1))
         self.engines[engine] = (rows[0][0], clock)
         return rows

@@ -72,12 +72,14 @@ DIGITS = chain(
 
 
 def fold(plan, **foldings):
-    """The plan with ``(a, b)`` or lanes by layer name; update units with one lane."""
+    """The plan with ``(a, b)``, ``(a, b, unfold)`` or lanes by layer name; update units with one
+    lane.
+    """
     layers = []
     for layer in plan.layers:
         if layer.trainable:
-            a, b = foldings.get(layer.name, (1, 1))
-            layer = dataclasses.replace(layer, update_lanes=1, a=a, b=b)
+            a, b, *unfold = foldings.get(layer.name, (1, 1))
+            layer = dataclasses.replace(layer, update_lanes=1, a=a, b=b, unfold=any(unfold))
         else:
             layer = dataclasses.replace(layer, lanes=foldings.get(layer.name, 1))
         layers.append(layer)

@@ -20,13 +20,16 @@ def signed(word: int, bits: int) -> int:
 def parameter_order(layer):
     """(part, index) of every place of an update sweep, None where it is padding."""
     shape = (layer.o_shape[0], layer.i_shape[0], *layer.kernel)
+    columns = 1 if layer.unfold else layer.kernel[1]
     for block in range(layer.o_blocks):
         for row in range(layer.kernel[0]):
-            for column in range(layer.kernel[1]):
+            for column in range(columns):
                 for i_block in range(layer.i_blocks):
                     for lane in range(layer.a * layer.b):
                         output = block * layer.a + lane // layer.b
                         channel = i_block * layer.b + lane % layer.b
+                        if layer.unfold:
+                            column, channel = divmod(channel, layer.i_shape[0])
                         place = (output, channel, row, column)
                         yield "weight", int(np.ravel_multi_index(place, shape))
     if layer.bias is None:

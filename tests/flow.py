@@ -56,6 +56,39 @@ class Window:
         self.base = 0 if end else self.base + rows
 
 
+class Unfold:
+    """Columns into vectors: a step a cycle, or as many cycles as its vector has words."""
+
+    def __init__(self, layer):
+        size, kernel = layer.i_shape[2], layer.kernel[1]
+        padding, stride = layer.padding[1], layer.stride[1]
+        ends = {x * stride + kernel - 1 for x in range(layer.o_shape[2])}
+        self.steps = [
+            (padding <= n < padding + size, layer.i_blocks if n in ends else 0)
+            for n in range(max(padding + size, max(ends) + 1))
+        ]
+        self.at = self.words = 0
+
+    def step(self, source, lanes, takers):
+        """A word out where one is due, and a column in behind the last."""
+        moved = False
+        if self.words:
+            if not all(window.room for window in takers):
+                return False
+            for window in takers:
+                window.write()
+            self.words -= 1
+            moved = True
+        taken, words = self.steps[self.at]
+        if self.words or (taken and source.ready < lanes):
+            return moved
+        if taken:
+            source.pop(lanes)
+        self.words = words
+        self.at = (self.at + 1) % len(self.steps)
+        return True
+
+
 class Engine:
     """FP, EB or WG: ``results`` lists (need, beats, rows freed behind it) of one sample."""
 
@@ -213,14 +246,17 @@ class Flow:
         if not x.windowed:
             return parts
         inner, back = (x.i_blocks, x.o_blocks) if x.trainable else (1, 1)
-        window = Window(x.buffers.fp_rows, x.i_shape[2] * x.i_blocks)
+        if x.unfold:
+            parts["unfold"] = Unfold(x)
+        row_words = x.hardware.i_shape[2] * x.i_blocks
+        window = Window(x.buffers.fp_rows, row_words)
         out = self.features[self.o_keys[x.name][0]]
         parts["fp"] = Engine(
             x.fp_walks, x.o_blocks, inner, window, out, x.o_lanes, fifo=parts.get("index")
         )
         if x.trainable:
             waiting = parts["waiting"] = Pipe(x.buffers.error_words)
-            window = Window(x.buffers.wg_rows, x.i_shape[2] * x.i_blocks)
+            window = Window(x.buffers.wg_rows, row_words)
             parts["wg"] = Engine(x.fp_walks, x.o_blocks, inner, window, errors=waiting)
         if x.backward:
             window = Window(x.buffers.eb_rows, x.o_shape[2] * x.o_blocks)
@@ -292,6 +328,8 @@ class Flow:
             return self._relay(source, outs[0], x.lanes, now, parts.get("index"), True)
         moved = parts["fp"].step(now, self._go(x, "fp"))
         takers = [parts[name].window for name in ("fp", "wg") if name in parts]
+        if x.unfold:
+            return moved | parts["unfold"].step(source, x.i_lanes, takers)
         if source.ready >= x.i_lanes and all(window.room for window in takers):
             source.pop(x.i_lanes)
             for window in takers:

@@ -242,7 +242,7 @@ class _Hardware:
 
     async def _features(self, ctx: Any) -> None:
         await self._until(ctx, lambda: self.running)
-        words = _words(self.case.features, self.case.layer.b)
+        words = _words(self.case.features, self.case.layer.i_lanes)
         await drive(ctx, self.dut.i, words, self.stall, random.Random(self.seed))
 
     async def _errors(self, ctx: Any) -> None:

@@ -48,7 +48,7 @@ from gradweave.tests.plans import (
 BATCH = 16
 
 RESIDUAL = graph(
-    (2, 4, 4),
+    (1, 4, 4),
     conv("c0", 2, kernel=3, padding=1),
     fork("f"),
     affine("n", (3, -5), (1, 2), 2).on("f"),
@@ -81,10 +81,15 @@ def choices(layer):
         shares = [n for n in divisors(layer.i_shape[0]) if all(x % n == 0 for x in layer.parts)]
         return [dataclasses.replace(layer, lanes=n) for n in shares]
     found = []
-    for a, b in itertools.product(divisors(layer.o_shape[0]), divisors(layer.i_shape[0])):
-        for lanes in divisors(a * b):
-            if a % lanes == 0 or lanes % a == 0:
-                found.append(dataclasses.replace(layer, a=a, b=b, update_lanes=lanes))
+    for unfold in (False, True) if layer.unfoldable else (False,):
+        columns = layer.kernel[1] if unfold else 1
+        inputs = divisors(layer.i_shape[0] * columns)
+        for a, b in itertools.product(divisors(layer.o_shape[0]), inputs):
+            for lanes in divisors(a * b):
+                if a % lanes == 0 or lanes % a == 0:
+                    found.append(
+                        dataclasses.replace(layer, a=a, b=b, update_lanes=lanes, unfold=unfold)
+                    )
     return found
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gradweave.model.errors import PlanError
 from gradweave.model.join_depths import least_join_words
+from gradweave.model.pace import paced_intervals, takers
 from gradweave.model.plan import Plan
 from gradweave.model.schedule import (
     check_buffers,
@@ -19,7 +20,6 @@ from gradweave.model.schedule import (
     size_buffers,
     steady_interval,
 )
-from gradweave.model.timing import paced_intervals, takers
 from gradweave.tests.flow import Flow
 from gradweave.tests.plans import (
     add,

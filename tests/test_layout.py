@@ -25,6 +25,7 @@ LEAVES = (
     "join_depths",
     "kinds",
     "layer_plan",
+    "pace",
     "plan",
     "registers",
     "schedule",

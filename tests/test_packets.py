@@ -106,6 +106,28 @@ def test_parameters_go_in_the_order_of_the_sweep_and_come_back(hand_plan, a, b, 
     assert np.array_equal(found_bias, biases) if bias else found_bias is None
 
 
+@pytest.mark.parametrize(("a", "b", "update_lanes"), [(1, 1, 1), (4, 9, 12), (2, 6, 4)])
+def test_unfolded_parameters_go_by_kernel_column_and_channel(hand_plan, a, b, update_lanes):
+    layer = conv(hand_plan, a=a, b=b, update_lanes=update_lanes, unfold=True, kernel=(2, 3))
+    draw = np.random.default_rng(a * b)
+    weight, biases = draw.integers(-(2**31), 2**31, (12, 6, 2, 3)), draw.integers(0, 9, 12)
+    values = packets.pack_parameters(layer, weight, biases)
+    tensors = {"weight": weight.reshape(-1), "bias": biases}
+    order = list(parameter_order(layer))
+    assert values.tolist() == [tensors[place[0]][place[1]] if place else 0 for place in order]
+    found_weight, found_bias = packets.unpack_parameters(layer, values)
+    assert np.array_equal(found_weight, weight)
+    assert np.array_equal(found_bias, biases)
+
+
+def test_an_unfolded_kernel_worked_by_hand(hand_plan):
+    layer = conv(hand_plan, a=1, b=6, unfold=True, kernel=(1, 3))
+    weight = np.arange(12 * 6 * 3).reshape(12, 6, 1, 3)
+    # A word has six of column 0's channels, three places apart in torch's order; then column 1's.
+    values = packets.pack_parameters(layer, weight, np.zeros(12, np.int64))
+    assert values[:8].tolist() == [0, 3, 6, 9, 12, 15, 1, 4]
+
+
 def test_linear_weights_are_seen_as_maps(hand_plan):
     layer = hand_plan.layer("linear")
     weight = np.arange(10 * 64).reshape(10, 64)

@@ -74,6 +74,34 @@ def test_a_folding_must_divide_the_channels(plan):
     assert str(error.value) == "conv2: folding (3, 4) must divide channels (16, 8)"
 
 
+def test_an_unfolded_layer_is_that_of_a_kernel_of_one_column(plan):
+    graph = chain((3, 7, 6), ("conv", 8, 3, 2, 1), ("fc", 4))
+    layers = plan_design(graph, formats_of(graph), batch=4).layers
+    layer = dataclasses.replace(layers[0], a=4, b=3, update_lanes=1, unfold=True)
+    seen = layer.hardware
+    assert (seen.i_shape, seen.o_shape) == ((9, 7, 3), (8, 4, 3))
+    assert (seen.kernel, seen.stride, seen.padding) == ((3, 1), (2, 1), (1, 0))
+    assert (layer.i_lanes, layer.i_blocks, layer.weight_words) == (3, 3, 2 * 3 * 3)
+    assert layer.fp_interval == seen.fp_interval == (2 + 3 + 3 + 2) * 3 * 2 * 3
+    assert layer.fp_acc_width == seen.fp_acc_width
+    # Eight columns with padding, of which the last is not read, three vectors of three words.
+    assert layer.i_row_cycles == 7 + 3 * 2
+    assert dataclasses.replace(layer, b=1, unfold=False).hardware.kernel == (3, 3)
+
+
+def test_unfolding_is_refused_where_it_cannot_be(plan):
+    for name in ("conv2", "fc5", "relu1"):
+        with pytest.raises(PlanError) as error:
+            dataclasses.replace(plan.layer(name), unfold=True)
+        assert str(error.value) == (
+            f"{name}: unfold must be a conv2d's that passes no error down, of one group and "
+            "without dilation"
+        )
+    with pytest.raises(PlanError) as error:
+        dataclasses.replace(plan.layer("conv0"), unfold=True, a=1, b=2, update_lanes=1)
+    assert str(error.value) == "conv0: folding (1, 2) must divide channels (8, 3)"
+
+
 def test_update_lanes_must_fit_words(plan):
     with pytest.raises(PlanError) as error:
         dataclasses.replace(plan.layer("conv2"), a=4, b=2, update_lanes=3)
@@ -99,7 +127,7 @@ def test_an_unknown_layer_lists_the_known_ones(plan):
 def test_intervals_and_widths_worked_by_hand():
     graph = chain((4, 6, 6), ("conv", 8, 3, 1, 1), "relu", ("conv", 6, 3, 2, 0), ("fc", 4))
     layers = plan_design(graph, formats_of(graph), batch=4).layers
-    conv = dataclasses.replace(layers[0], a=4, b=2, update_lanes=2)
+    conv = dataclasses.replace(layers[0], a=4, b=2, update_lanes=2, unfold=False)
     assert conv.weight_words == 2 * 3 * 3 * 2
     assert conv.sweep_chunks == 36 * 4 + 2 * 2  # 4 chunks a word, then 2 blocks of 4 biases
     assert conv.fp_interval == 16 * 16 * 2 * 2  # border rows have 2 of 3 taps: 2 + 4 * 3 + 2
@@ -120,7 +148,7 @@ def test_a_narrow_input_window_bounds_the_interval():
     # A 1x1 kernel of stride 4 multiplies 4 pixels but its window takes all 64, one channel a cycle.
     graph = chain((8, 8, 8), ("conv", 8, 1, 4, 0), ("fc", 2), loss="mse")
     plan = plan_design(graph, formats_of(graph), batch=4)
-    first = dataclasses.replace(plan.layers[0], a=8, b=1, update_lanes=1)
+    first = dataclasses.replace(plan.layers[0], a=8, b=1, update_lanes=1, unfold=False)
     narrow = dataclasses.replace(plan, layers=(first, *plan.layers[1:]))
     assert first.fp_interval == 4 * 8
     assert narrow.interval == 64 * 8

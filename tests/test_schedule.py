@@ -7,6 +7,7 @@ import pytest
 
 from gradweave.host.planner import plan_design
 from gradweave.model.errors import PlanError
+from gradweave.model.pace import paced_intervals
 from gradweave.model.plan import Buffers
 from gradweave.model.schedule import (
     check_buffers,
@@ -19,7 +20,6 @@ from gradweave.model.schedule import (
     size_buffers,
     steady_interval,
 )
-from gradweave.model.timing import paced_intervals
 from gradweave.tests.chains import DIGITS, LENET, chain, fold, formats_of
 from gradweave.tests.flow import Flow
 
@@ -200,17 +200,18 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_computed_depths_keep_the_interval_when_every_word_is_stepped(seed):
-    plan = size_buffers(random_plan(random.Random(seed)))
+@pytest.mark.parametrize("unfold", [False, True])
+def test_computed_depths_keep_the_interval_when_every_word_is_stepped(seed, unfold):
+    plan = size_buffers(random_plan(random.Random(seed), unfold))
     check_buffers(plan)
     ends = Flow(plan).run(14)
     assert ends[-1] - ends[-5] <= 4 * steady_interval(plan)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("batch", [None, 2])
-def test_the_least_depths_are_slow_but_never_deadlock(seed, batch):
-    plan = random_plan(random.Random(seed))
+@pytest.mark.parametrize(("batch", "unfold"), [(None, False), (2, False), (2, True)])
+def test_the_least_depths_are_slow_but_never_deadlock(seed, batch, unfold):
+    plan = random_plan(random.Random(seed), unfold)
     layers = tuple(dataclasses.replace(x, buffers=minimum_buffers(x)) for x in plan.layers)
     assert Flow(dataclasses.replace(plan, layers=layers), batch).run(6)
 
@@ -228,7 +229,7 @@ def test_one_less_than_the_least_depth_deadlocks(buffer, layer, least):
     assert Flow(dataclasses.replace(plan, layers=tuple(layers))).run(3) is None
 
 
-def random_plan(draw):
+def random_plan(draw, unfold=False):
     """A chain of random layers and foldings; ``draw`` is a ``random.Random``."""
     size = draw.randint(4, 9)
     layers = []
@@ -253,4 +254,8 @@ def random_plan(draw):
         outputs = [n for n in range(1, 7) if node.o_shape[0] % n == 0]
         a, b = draw.choice(outputs), draw.choice(inputs)
         foldings[node.name] = (a, b) if node.trainable else b
+        if unfold and node is graph.nodes[0] and node.kind == "conv2d":
+            columns = node.i_shape[0] * node.kernel[1]
+            b = draw.choice([n for n in range(1, columns + 1) if columns % n == 0])
+            foldings[node.name] = (a, b, True)
     return fold(plan, **foldings)

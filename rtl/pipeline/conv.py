@@ -14,6 +14,7 @@ from ..parts import lanes
 from ..parts.delay import delay
 from ..parts.events import EventCounters
 from ..parts.fork import Fork
+from ..parts.unfold import Unfold
 from .gradient_engine import GradientEngine
 from .sum_engine import SumEngine
 from .update import Update
@@ -32,6 +33,8 @@ class Conv(wiring.Component):
     once on different samples. Any stream may stall at any time. Between samples, in inference
     (``training`` low), nothing is kept for WG. A pulse on ``reload`` starts a segment: version 0
     from the master weights; ``busy`` is high from the next cycle until it is in place.
+    With ``LayerPlan.unfold`` the kernel's columns become channels first, for both engines
+    (``rtl/parts/unfold.py``).
 
     Parameters
     ----------
@@ -51,15 +54,16 @@ class Conv(wiring.Component):
 
     def __init__(self, layer: LayerPlan, *, batch_max: int, rounding: Rounding):
         self.layer = layer
+        self.hardware = layer.hardware
         self.batch_max = batch_max
         self.rounding = rounding
         self.counters = {engine: EventCounters() for engine in layer.engines}
-        self.gradient = GradientEngine(layer, batch_max)
+        self.gradient = GradientEngine(self.hardware, batch_max)
         self.update = Update(
-            layer, (self.gradient.weight_width, self.gradient.bias_width), rounding
+            self.hardware, (self.gradient.weight_width, self.gradient.bias_width), rounding
         )
         members = {
-            "i": In(stream.Signature(lanes(layer.i_feature.width, layer.b))),
+            "i": In(stream.Signature(lanes(layer.i_feature.width, layer.i_lanes))),
             "o": Out(stream.Signature(lanes(layer.o_feature.width, layer.a))),
             "o_error": In(stream.Signature(lanes(layer.o_error.width, layer.a))),
             "batch": In(range(batch_max + 1)),
@@ -91,13 +95,20 @@ class Conv(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        layer = self.layer
+        layer = self.hardware
         m.submodules.gradient = gradient = self.gradient
         m.submodules.update = self.update
         m.submodules.versions = versions = Versions(layer, self.batch_max)
         m.submodules.fp = fp = self._forward()
-        m.submodules.i_fork = i_fork = Fork(self.i.payload.shape(), 2)
-        connect(m, flipped(self.i), i_fork.i)
+        m.submodules.i_fork = i_fork = Fork(lanes(layer.i_feature.width, layer.b), 2)
+        if self.layer.unfold:
+            m.submodules.unfold = unfold = Unfold(
+                layer.i_feature.width, self.layer.i_lanes, layer.b, self.layer.unfolding
+            )
+            connect(m, flipped(self.i), unfold.i)
+            connect(m, unfold.o, i_fork.i)
+        else:
+            connect(m, flipped(self.i), i_fork.i)
         connect(m, i_fork.o[0], fp.i)
         connect(m, i_fork.o[1], gradient.i)
         connect(m, fp.o, flipped(self.o))
@@ -188,7 +199,7 @@ class Conv(wiring.Component):
         connect(m, update.dump, flipped(self.dump))
 
     def _forward(self):
-        layer = self.layer
+        layer = self.hardware
         rows, cols = layer.fp_walks
         weight = layer.weight.working
         acc_frac = weight.frac + layer.i_feature.frac
@@ -235,7 +246,7 @@ class Conv(wiring.Component):
 
     def _weights(self, m, name, beat, base, write_base, banks):
         """A copy of the working weights, read for ``beat`` from the bank at ``base``."""
-        layer = self.layer
+        layer = self.hardware
         shape = lanes(layer.weight.working.width, layer.a * layer.b)
         m.submodules[f"{name}_weights"] = store = memory.Memory(
             shape=shape, depth=max(2, banks * layer.weight_words), init=[]

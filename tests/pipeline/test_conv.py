@@ -69,6 +69,36 @@ def test_every_shape_gives_the_golden_bits(shape, kernel, stride, padding):
     assert_equal(layer, hyper=replace(HYPER, batch=1), stall=0.2)
 
 
+@pytest.mark.parametrize("stall", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "padding", "a", "b", "update_lanes"),
+    [
+        ((1, 4, 4), 3, 1, 1, 2, 3, 6),
+        ((1, 4, 4), 3, 1, 1, 1, 1, 1),
+        ((3, 3, 5), 3, (1, 2), 1, 2, 9, 2),
+        ((2, 5, 4), (3, 2), 2, (1, 0), 2, 2, 4),
+        ((2, 3, 5), (1, 3), (1, 3), (0, 1), 1, 6, 3),
+        ((1, 2, 3), 2, 1, 2, 2, 1, 1),
+    ],
+)
+def test_unfolded_kernels_give_the_golden_bits(
+    shape, kernel, stride, padding, a, b, update_lanes, stall
+):
+    folding = {"a": a, "b": b, "update_lanes": update_lanes, "unfold": True}
+    spans = {"kernel": kernel, "stride": stride, "padding": padding}
+    layer = layer_of(shape, 2, backward=False, **spans, **folding)
+    assert_equal(layer, hyper=replace(HYPER, batch=1), stall=stall)
+
+
+def test_an_unfolded_layer_takes_its_planned_interval():
+    layer = layer_of((1, 4, 5), 4, backward=False, a=4, b=3, delay=4, unfold=True)
+    got, _ = train_layer(layer, batches=5, hyper=replace(HYPER, batch=1))
+    assert layer.fp_interval == (3 * 4 - 2) * 5
+    ends = got.times["o"][4 * 5 - 1 :: 4 * 5]
+    assert ends[-1] - ends[-2] == layer.fp_interval
+    assert got.counts["fp"]["busy"] == got.counts["wg"]["busy"] == 5 * layer.fp_interval
+
+
 @pytest.mark.parametrize(("delay", "back_delay"), [(1, 0), (2, 1), (3, 3)])
 def test_delayed_versions_give_the_golden_bits(delay, back_delay):
     layer = layer_of((2, 3, 2), 2, a=2, b=2, delay=delay, back_delay=back_delay)
