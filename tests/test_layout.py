@@ -25,6 +25,7 @@ LEAVES = (
     "hyper",
     "join_depths",
     "kinds",
+    "layer_parts",
     "layer_plan",
     "loss_options",
     "pace",
