@@ -18,11 +18,11 @@ def beat_layout(
     """One beat of a walk: where to read, and what it begins and ends.
 
     ``first``/``last`` delimit one result (all taps and inner blocks); ``need`` source rows must be
-    present; ``free`` source rows may be dropped once a beat with ``row_last`` is taken. ``outer``
-    is the ``member``-th block of its group, ``inner`` counts from the group's source block
-    ``base``; both are without bits where there is one group.
+    present; ``free`` source rows may be dropped once a beat with ``row_last`` is taken. Where
+    there are several groups, ``outer`` is the ``member``-th block of its group, and ``inner``
+    counts from the group's source block ``base``.
     """
-    members = outer // groups if groups > 1 else 1
+    place = {"member": range(max(2, outer // groups)), "base": range((groups - 1) * inner + 1)}
     taps = [
         max(p.first_tap + p.taps * axis.tap_step for p in axis.positions) for axis in (rows, cols)
     ]
@@ -34,8 +34,7 @@ def beat_layout(
             "tap_col": range(taps[1] + 1),
             "outer": range(max(2, outer)),
             "inner": range(max(2, inner)),
-            "member": range(members),
-            "base": range((groups - 1) * inner + 1),
+            **(place if groups > 1 else {}),
             "null": 1,
             "first": 1,
             "last": 1,

@@ -55,7 +55,7 @@ def nest(dut: Walker) -> list[dict[str, int]]:
                         len(result) - 1,
                     )
                     members = dut.outer // dut.groups
-                    alone = dut.groups == 1
+                    place = {"member": outer % members, "base": outer // members * dut.inner}
                     beats.append(
                         {
                             "row": row.first_source + r * dut.rows.source_step,
@@ -64,8 +64,7 @@ def nest(dut: Walker) -> list[dict[str, int]]:
                             "tap_col": col.first_tap + c * dut.cols.tap_step,
                             "outer": outer,
                             "inner": inner,
-                            "member": 0 if alone else outer % members,
-                            "base": outer // members * dut.inner,
+                            **(place if dut.groups > 1 else {}),
                             "null": int(row.taps == 0 or col.taps == 0),
                             "first": int(n == 0),
                             "last": int(n == len(result) - 1),
