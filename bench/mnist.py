@@ -1,7 +1,7 @@
 """LeNet-5 for one epoch of MNIST in simulated hardware.
 
-``make bench-mnist DATA=DIR`` writes ``build/bench/mnist.json``. Its plan is the fastest for a VC709:
-the first convolution, unfolded and at its widest, sets an interval of 3,752 cycles with 405
+``make bench-mnist DATA=DIR`` writes ``build/bench/mnist.json``. Its plan is the fastest for a
+VC709: the first convolution, unfolded and at its widest, sets an interval of 3,752 cycles with 405
 multipliers in all. The epoch is about 2.3e8 cycles, about 40 minutes of simulation.
 
 The epoch is trained in 30 parts, each of them a segment. After each part the state is written to
