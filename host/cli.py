@@ -249,7 +249,7 @@ def bench(
 ) -> None:
     """Measure; writes build/bench/NAME.json. Needs a clone of the repository.
 
-    pipeline takes some minutes; mnist, LeNet-5 for an epoch in RTL, about two hours.
+    pipeline takes some minutes; mnist, LeNet-5 for an epoch in RTL, about 40 minutes.
     """
     from . import commands
 
