@@ -108,7 +108,7 @@ def _train(device: BoardDevice, samples: Tensor, labels: Tensor, batch: int) -> 
 def _utilisation(device: BoardDevice, shorter: dict[str, int], longer: dict[str, int]) -> float:
     """Busy multiplier-cycles over multipliers times cycles, of what the longer segment adds."""
     busy = sum(
-        layer.a * layer.b * (longer[f"{layer.name}.{e}.busy"] - shorter[f"{layer.name}.{e}.busy"])
+        layer.word_size * (longer[f"{layer.name}.{e}.busy"] - shorter[f"{layer.name}.{e}.busy"])
         for layer in device.plan.trainable
         for e in layer.engines
     )

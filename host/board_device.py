@@ -34,6 +34,7 @@ from .device import (
     check_samples,
     check_targets,
 )
+from .quantize import parameter_shapes
 
 __all__ = ["BoardDevice"]
 
@@ -44,7 +45,7 @@ EXCHANGE_WORDS = 1 << 24  # words in one exchange: bounds the memory of a long s
 _ERROR_TEXTS = {
     ErrorBit.PACKET_KIND: "a packet of unknown kind or of the other mode",
     ErrorBit.PACKET_LENGTH: "a packet that ended early or late",
-    ErrorBit.LABEL: "a label that is no output",
+    ErrorBit.LABEL: "a label that is no output, or a target outside 0 to 1",
     ErrorBit.LAYER: "a layer or memory that does not exist",
     ErrorBit.BUSY: "a segment command while the board was busy",
 }
@@ -142,7 +143,8 @@ class BoardDevice:
         layer = self.plan.trainable[number]
         weight, bias = packets.unpack_parameters(layer, self._read_memory(number, memory))
         tensor = torch.from_numpy(weight.astype(np.int64))
-        found = {f"{layer.name}.weight": tensor.flatten(1) if layer.kind == "linear" else tensor}
+        shape = parameter_shapes(self.plan)[f"{layer.name}.weight"]
+        found = {f"{layer.name}.weight": tensor.reshape(shape)}
         if bias is not None:
             found[f"{layer.name}.bias"] = torch.from_numpy(bias.astype(np.int64))
         return found

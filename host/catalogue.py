@@ -28,11 +28,28 @@ CATALOGUE = (
     ),
     Entry("`Linear`", "linear", "bias or none", "FP, EB, WG"),
     Entry("`ReLU`", "relu", "module or function", "mask"),
+    Entry("`ReLU6`, `Hardtanh`, `LeakyReLU`", "activation", "any bounds, slope 0 to 1", "mask"),
+    Entry(
+        "`Sigmoid`, `Tanh`, `GELU`, `SiLU`", "table", "GELU by erf; features to 24 bits", "table"
+    ),
+    Entry("`BatchNorm2d`", "affine", "its frozen statistics, in inference mode", "a product"),
     Entry("`MaxPool2d`", "maxpool", "any kernel, stride and padding; `ceil_mode` off", "router"),
     Entry("`Flatten`", None, "also `flatten`, `view`, `reshape`; in torch's order", "none needed"),
     Entry("`Identity`", None, "dropped", "none needed"),
-    Entry("`CrossEntropyLoss`", "cross_entropy", "class labels; softmax in hardware", "loss"),
+    Entry(
+        "`CrossEntropyLoss`",
+        "cross_entropy",
+        "class labels, class weights, `ignore_index`; softmax in hardware",
+        "loss",
+    ),
     Entry("`MSELoss`", "mse", "one target an output", "loss"),
+    Entry("`HuberLoss`, `SmoothL1Loss`", "huber", "one target an output; any delta", "loss"),
+    Entry(
+        "`BCEWithLogitsLoss`",
+        "binary_cross_entropy",
+        "one target from 0 to 1 an output; sigmoid in hardware",
+        "loss",
+    ),
     Entry("`SGD`", "update", "momentum, Nesterov, weight decay; registers at run time", "update"),
 )
 

@@ -24,7 +24,7 @@ def compile(  # noqa: A001
     model: nn.Module,
     example_input: Tensor,
     *,
-    loss: str = "cross_entropy",
+    loss: str | nn.Module = "cross_entropy",
     targets: Tensor | None = None,
     board: str = "sim",
     batch: int = 32,
@@ -47,7 +47,9 @@ def compile(  # noqa: A001
         holds, which stay frozen in training.
     example_input : floating [N, C, H, W] or [N, features]
         Real samples: shapes and number formats come from them.
-    loss : ``cross_entropy`` or ``mse``
+    loss : ``cross_entropy``, ``mse``, ``huber``, ``bce_with_logits``, or a torch module:
+        ``nn.CrossEntropyLoss`` (``weight``, ``ignore_index``), ``nn.MSELoss``, ``nn.HuberLoss``,
+        ``nn.SmoothL1Loss``, ``nn.BCEWithLogitsLoss``; ``reduction`` is ``mean`` or ``sum``
     targets : of ``example_input``, for the calibration of errors; random ones when None
     board : name of the board whose budget the folding must keep
     batch, batch_max : samples per mini-batch, as planned and at most; ``batch_max`` is ``batch``

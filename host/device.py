@@ -156,29 +156,34 @@ def check_samples(plan: Plan, samples: Tensor, multiple: int = 1) -> Tensor:
 
 def check_targets(plan: Plan, targets: Tensor, count: int) -> Tensor:
     """Return ``targets`` as a tensor of integers, labels [N] or values [N, outputs], for ``count``
-    samples.
+    samples; label ``outputs`` is the ignored one, where the plan has one.
 
     Raises
     ------
     InputError
         For another type, dtype or shape, a label that is no output, or a value outside the logits'
-        format.
+        format or, under binary cross-entropy, outside 0 to 1.
     """
     values = _integers("targets", targets)
     outputs = plan.loss.outputs
-    labels = plan.loss.kind == "cross_entropy"
-    shape = (count,) if labels else (count, outputs)
+    low, high = plan.loss.target_range
+    shape = (count,) if plan.loss.labels else (count, outputs)
     if tuple(values.shape) != shape:
         raise InputError(f"targets must have shape {list(shape)}, not {list(values.shape)}")
-    if not labels:
+    if not plan.loss.labels:
         _check_range("targets", values, plan.loss.feature)
-        return values
-    wrong = torch.nonzero((values < 0) | (values >= outputs)).flatten()
+    wrong = torch.nonzero((values < low) | (values > high))
     if len(wrong):
-        first = int(wrong[0])
+        first = wrong[0].tolist()
+        found = int(values[tuple(first)])
+        if not plan.loss.labels:
+            raise InputError(
+                f"targets must be {low} to {high}, that is 0 to 1, not {found} at {first}"
+            )
+        ignored = f" or {outputs} for ignored samples" if high == outputs else ""
         raise InputError(
-            f"targets must be labels from 0 to {outputs - 1}, not {int(values[first])} at index "
-            f"{first}"
+            f"targets must be labels from 0 to {outputs - 1}{ignored}, not {found} at index "
+            f"{first[0]}"
         )
     return values
 

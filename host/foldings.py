@@ -40,11 +40,17 @@ class Folding:
     dsp: int
     update_bram36: float = 0.0
     unfold: bool = False
+    group_lanes: int = 1
 
     def apply(self, layer: LayerPlan) -> LayerPlan:
         """The layer, folded this way."""
         return dataclasses.replace(
-            layer, a=self.a, b=self.b, update_lanes=self.update_lanes, unfold=self.unfold
+            layer,
+            a=self.a,
+            b=self.b,
+            group_lanes=self.group_lanes,
+            update_lanes=self.update_lanes,
+            unfold=self.unfold,
         )
 
 
@@ -86,14 +92,14 @@ class FoldingTable:
         RAMs: shallower memories may turn into LUTs.
         """
         quick = self.foldings[: bisect_right(self.intervals, interval)]
-        least: dict[tuple[int, int, bool], float] = {}
+        least: dict[tuple[int, int, int, bool], float] = {}
         kept = []
         for folding in sorted(quick, key=lambda x: x.dsp):
             if folding.dsp > dsp:
                 break
-            products = (folding.a, folding.b, folding.unfold)
-            if folding.update_bram36 < least.get(products, math.inf):
-                least[products] = folding.update_bram36
+            word = folding.a, folding.b, folding.group_lanes, folding.unfold
+            if folding.update_bram36 < least.get(word, math.inf):
+                least[word] = folding.update_bram36
                 kept.append(folding)
         return sorted(kept, key=lambda x: (x.dsp, self.floor(x).bram36, self.floor(x).lut))
 
@@ -109,28 +115,38 @@ class FoldingTable:
 def _foldings(layer: LayerPlan, sweep_samples: Fraction) -> Iterator[Folding]:
     """Folded as it is and, where it may be, unfolded."""
     yield from _foldings_of(layer, sweep_samples)
-    if layer.kind == "conv2d" and not layer.backward:
+    if layer.unfoldable:
         yield from _foldings_of(dataclasses.replace(layer, unfold=True), sweep_samples)
 
 
 def _foldings_of(layer: LayerPlan, sweep_samples: Fraction) -> Iterator[Folding]:
     multiplier, lane = multiplier_dsp(layer), update_lane_dsp(layer)
-    for b in divisors(layer.hardware.i_shape[0]):
-        writes = layer.i_shape[1] * dataclasses.replace(layer, b=b).i_row_cycles
-        for a in divisors(layer.o_shape[0]):
-            products = a * b
-            engines = max(max(layer.fp_interval, layer.eb_interval) // products, writes)
-            for lanes in divisors(products):
-                if a % lanes and lanes % a:
-                    continue
-                chunks = layer.weight_words // lanes
-                if layer.bias:
-                    chunks += layer.o_shape[0] // a * -(-a // lanes)
-                sweep = -(-(chunks + SWEEP_LATENCY) // sweep_samples)
-                dsp = products * multiplier + lanes * lane
-                bram36 = update_memories(layer, lanes, chunks).bram36
-                interval = max(engines, sweep)
-                yield Folding(a, b, lanes, interval, dsp, bram36, layer.unfold)
+    for a, b, groups in _words(layer):
+        products, outputs = a * b * groups, a * groups
+        folded = dataclasses.replace(layer, a=a, b=b, group_lanes=groups)
+        writes = layer.i_shape[1] * folded.i_row_cycles
+        engines = max(max(layer.fp_interval, layer.eb_interval) // products, writes)
+        for lanes in divisors(products):
+            if outputs % lanes and lanes % outputs:
+                continue
+            chunks = layer.weight_words // lanes
+            if layer.bias:
+                chunks += layer.o_shape[0] // outputs * -(-outputs // lanes)
+            sweep = -(-(chunks + SWEEP_LATENCY) // sweep_samples)
+            dsp = products * multiplier + lanes * lane
+            bram36 = update_memories(layer, lanes, chunks).bram36
+            interval = max(engines, sweep)
+            yield Folding(a, b, lanes, interval, dsp, bram36, layer.unfold, groups)
+
+
+def _words(layer: LayerPlan) -> Iterator[tuple[int, int, int]]:
+    """Every (a, b, group_lanes): several groups at once only where each is whole."""
+    outputs, inputs = layer.hardware.group_shape
+    for a in divisors(outputs):
+        for b in divisors(inputs):
+            whole = (a, b) == (outputs, inputs)
+            for groups in divisors(layer.groups) if whole else (1,):
+                yield a, b, groups
 
 
 def cheapest_sets(choices: list[list[Folding]], dsp: int) -> Iterator[tuple[Folding, ...]]:

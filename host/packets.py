@@ -55,7 +55,7 @@ def pack_samples(
     Parameters
     ----------
     samples : int16 [N, C, H, W]
-    targets : labels [N], or int16 values [N, outputs] under mean squared error
+    targets : labels [N], or int16 values [N, outputs] where the loss takes values
     """
     kind = PacketKind.INFER if targets is None else PacketKind.TRAIN
     count, length = len(samples), packet_words(plan, kind)
@@ -64,7 +64,7 @@ def pack_samples(
     first = 1
     if targets is not None:
         first += plan.target_words
-        if plan.loss.kind == "cross_entropy":
+        if plan.loss.labels:
             packets[:, 1] = targets
         else:
             _halves(packets, 1, first)[:, : plan.loss.outputs] = targets
@@ -114,39 +114,39 @@ def pack_parameters(
 
     Parameters
     ----------
-    weight : integers in torch's shape, [Co, Ci, Kh, Kw] or [out, in]
+    weight : integers in torch's shape, [Co, Ci/groups, Kh, Kw], [out, in] or, of a scale, [C]
     bias : integers [Co], None where the layer has none
     """
-    a, b = layer.a, layer.b
+    lanes, kernel = layer.o_lanes, layer.hardware.kernel
     if layer.unfold:
         weight = weight.transpose(0, 3, 1, 2)
-    blocks = weight.reshape(layer.o_blocks, a, layer.i_blocks, b, *layer.hardware.kernel)
+    blocks = weight.reshape(layer.o_blocks, lanes, layer.fp_inner, layer.b, *kernel)
     weights = blocks.transpose(0, 4, 5, 2, 1, 3).reshape(-1)
     if layer.bias is None or bias is None:
         return weights
     biases = np.zeros((layer.o_blocks, _bias_lanes(layer)), weights.dtype)
-    biases[:, :a] = bias.reshape(layer.o_blocks, a)
+    biases[:, :lanes] = bias.reshape(layer.o_blocks, lanes)
     return np.concatenate([weights, biases.reshape(-1)])
 
 
 def _bias_lanes(layer: LayerPlan) -> int:
     """Places of one output block's biases, padding included."""
-    return -(-layer.a // layer.update_lanes) * layer.update_lanes
+    return -(-layer.o_lanes // layer.update_lanes) * layer.update_lanes
 
 
 def unpack_parameters(layer: LayerPlan, values: Int32) -> tuple[Int32, Int32 | None]:
-    """Return weight [Co, Ci, Kh, Kw] and bias [Co]: the inverse of ``pack_parameters``."""
-    a, b = layer.a, layer.b
-    seen = layer.hardware
-    count = layer.weight_words * a * b
-    blocks = values[:count].reshape(layer.o_blocks, *seen.kernel, layer.i_blocks, a, b)
-    weight = blocks.transpose(0, 4, 3, 5, 1, 2).reshape(-1, seen.i_shape[0], *seen.kernel)
+    """Return weight [Co, Ci/groups, Kh, Kw] and bias [Co]: the inverse of ``pack_parameters``."""
+    lanes, inner, seen = layer.o_lanes, layer.fp_inner, layer.hardware
+    count = layer.weight_words * layer.word_size
+    blocks = values[:count].reshape(layer.o_blocks, *seen.kernel, inner, lanes, layer.b)
+    shape = (layer.o_shape[0], seen.group_shape[1], *seen.kernel)
+    weight = blocks.transpose(0, 4, 3, 5, 1, 2).reshape(shape)
     if layer.unfold:
         columns = weight.reshape(-1, layer.kernel[1], layer.i_shape[0], layer.kernel[0])
         weight = columns.transpose(0, 2, 3, 1)
     if layer.bias is None:
         return weight, None
-    bias = values[count:].reshape(layer.o_blocks, _bias_lanes(layer))[:, :a].reshape(-1)
+    bias = values[count:].reshape(layer.o_blocks, _bias_lanes(layer))[:, :lanes].reshape(-1)
     return weight, bias
 
 

@@ -33,8 +33,7 @@ def plan_rows(plan: Plan) -> list[dict[str, object]]:
                 interval, folding, macs = sweep_cycles(layer), str(layer.update_lanes), 0
             else:
                 interval = paced.get(f"{layer.name}.{engine}", layer.fp_interval)
-                folding = f"{layer.a} x {layer.b}" if layer.trainable else str(layer.lanes)
-                folding += " unfolded" if layer.unfold else ""
+                folding = _folding(layer) if layer.trainable else str(layer.lanes)
                 macs = _macs(layer)
             rows.append(
                 {
@@ -90,7 +89,7 @@ def binding_limit(plan: Plan) -> str:
     for name, cycles in paced_intervals(plan).items():
         if cycles == interval:
             layer = plan.layer(name.rsplit(".", 1)[0])
-            widest = layer.a == layer.o_shape[0] and layer.b == _widest(layer)
+            widest = layer.o_blocks == layer.i_blocks == 1 and layer.unfold == layer.unfoldable
             return f"{name}, at its widest" if layer.trainable and widest else name
     if interval == plan.loss_interval:
         return "loss"
@@ -144,16 +143,16 @@ def _caption(plan: Plan, summary: dict[str, object]) -> str:
     )
 
 
-def _widest(layer: LayerPlan) -> int:
-    """Inputs per cycle of a layer that is folded out completely."""
-    columns = layer.kernel[1] if layer.kind == "conv2d" and not layer.backward else 1
-    return columns * layer.i_shape[0]
+def _folding(layer: LayerPlan) -> str:
+    """Outputs by inputs, and by groups where several are multiplied at once."""
+    words = (layer.a, layer.b) if layer.group_lanes == 1 else (layer.a, layer.b, layer.group_lanes)
+    return " x ".join(map(str, words)) + (" unfolded" if layer.unfold else "")
 
 
 def _macs(layer: LayerPlan) -> int:
     """Multiplications of one pass of a sample; every pair of pixel and existing tap once."""
     if not layer.trainable:
         return 0
-    walks = dataclasses.replace(layer, unfold=False, b=1, update_lanes=1).fp_walks
-    rows, cols = (sum(position.taps for position in walk.positions) for walk in walks)
-    return rows * cols * layer.i_shape[0] * layer.o_shape[0]
+    plain = dataclasses.replace(layer, unfold=False, a=1, b=1, group_lanes=1, update_lanes=1)
+    rows, cols = (sum(position.taps for position in walk.positions) for walk in plain.fp_walks)
+    return rows * cols * layer.group_shape[1] * layer.o_shape[0]

@@ -17,7 +17,8 @@ from ..boards.catalog import Board, load
 from ..model.errors import PlanError
 from ..model.formats import Rounding
 from ..model.graph import Formats, Graph
-from ..model.plan import LossPlan, Plan
+from ..model.loss_options import loss_plan
+from ..model.plan import Plan
 from .layers import layer_plans
 from .resources import Resources
 from .search import Search
@@ -84,7 +85,13 @@ def plan_design(
     empty = Plan(
         name=name,
         layers=layer_plans(graph, formats),
-        loss=LossPlan(graph.loss, graph.outputs, formats.loss_feature, formats.loss_error),
+        loss=loss_plan(
+            graph.loss,
+            graph.outputs,
+            formats.loss_feature,
+            formats.loss_error,
+            graph.loss_options,
+        ),
         batch_max=largest,
         rounding=rounding,
         seed=seed,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..model.errors import InputError
 from ..model.fixed import quantize
+from ..model.losses import check_unit_interval, label_range, wrong_labels
 from ..model.plan import ParameterPlan, Plan
 
 __all__ = [
@@ -51,38 +52,41 @@ def quantize_samples(plan: Plan, x: Tensor, where: str = "x") -> Tensor:
 
 
 def quantize_targets(plan: Plan, y: Tensor, count: int, where: str = "y") -> Tensor:
-    """Return labels as int64 [N], or under mean squared error values as int16 [N, outputs] in the
-    logits' format.
+    """Return labels as int64 [N] under cross-entropy, where ``outputs`` stands for ignored ones, or
+    values as int16 [N, outputs] in the logits' format.
 
     Raises
     ------
     InputError
         For another dtype, length or shape than ``count`` samples have, labels out of range, NaN or
-        infinite values.
+        infinite values, and under binary cross-entropy values below 0 or above 1.
     """
     outputs = plan.loss.outputs
     if not isinstance(y, Tensor):
         raise InputError(f"{where} must be a torch tensor, not {type(y).__name__}")
     dtype = str(y.dtype).removeprefix("torch.")
-    if plan.loss.kind == "cross_entropy":
+    if plan.loss.labels:
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise InputError(f"{where} must be integer labels for cross-entropy, not {dtype}")
         if tuple(y.shape) != (count,):
             raise InputError(f"{where} must have shape [{count}], not {list(y.shape)}")
         labels = y.detach().cpu().long()
-        wrong = torch.nonzero((labels < 0) | (labels >= outputs)).flatten()
+        ignore = plan.loss.ignore_index
+        wrong = wrong_labels(labels, outputs, ignore)
         if len(wrong):
             first = int(wrong[0])
             raise InputError(
-                f"{where} must be labels from 0 to {outputs - 1}, not {int(labels[first])} at "
+                f"{where} must be {label_range(outputs, ignore)}, not {int(labels[first])} at "
                 f"index {first}"
             )
-        return labels
+        return labels if ignore is None else labels.masked_fill(labels == ignore, outputs)
     if y.dtype not in (torch.float32, torch.float64):
-        raise InputError(f"{where} must be float32 or float64 for mse, not {dtype}")
+        raise InputError(f"{where} must be float32 or float64 for {plan.loss.kind}, not {dtype}")
     if tuple(y.shape) != (count, outputs) and not (outputs == 1 and tuple(y.shape) == (count,)):
         raise InputError(f"{where} must have shape [{count}, {outputs}], not {list(y.shape)}")
     values, _ = quantize(y.detach().cpu(), plan.loss.feature, name=where)
+    if plan.loss.kind == "binary_cross_entropy":
+        check_unit_interval(where, y.detach().cpu())
     return values.to(torch.int16).reshape(count, outputs)
 
 
@@ -100,7 +104,7 @@ def parameter_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """torch's shape of every trained tensor, by its key in ``state_dict()``."""
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in plan.trainable:
-        outputs, inputs = layer.o_shape[0], layer.i_shape[0] // layer.groups
+        outputs, inputs = layer.o_shape[0], layer.group_shape[1]
         height, width = layer.kernel
         if layer.kind == "scale":
             shape: tuple[int, ...] = (outputs,)

@@ -34,9 +34,9 @@ ENGINE_LUT = 400  # per engine: walk, window control, version handshake
 REQUANTIZE_LUT = (
     3  # per accumulator bit and lane: shifter by constant is free, rounding, saturation
 )
-LOSS_LUT = {"cross_entropy": 900, "mse": 300}
+LOSS_LUT = {"cross_entropy": 900, "mse": 300, "huber": 400, "binary_cross_entropy": 900}
 BOARD_LUT = 2500  # registers, packets, AXI
-TABLE_WORDS = 1024  # of the cross-entropy's table of powers, 17 bits
+TABLE_WORDS = 1024  # of the cross-entropies' table of powers, 17 bits
 
 
 @dataclass(frozen=True)
@@ -91,24 +91,29 @@ def engine_resources(layer: LayerPlan, plan: Plan) -> dict[str, Resources]:
     if not layer.trainable:
         return _routing(layer)
     assert layer.weight is not None
-    products = layer.a * layer.b
+    products = layer.word_size
     working = layer.weight.working.width
     feature, error = layer.i_feature.width, layer.o_error.width
     parts = {
-        "fp": _sums(layer, layer.fp_acc_width, outputs=layer.a, width=feature, working=working)
+        "fp": _sums(
+            layer, layer.fp_acc_width, outputs=layer.o_lanes, width=feature, working=working
+        )
         + memory(products * working, layer.weight_words * layer.fp_banks)
-        + _window(_row_words(layer), layer.buffers.fp_rows, layer.b * feature),
+        + _window(_row_words(layer), layer.buffers.fp_rows, layer.hardware.i_lanes * feature),
     }
     if layer.unfold:
         columns = layer.kernel[1] * layer.i_shape[0] * feature
         parts["fp"] += Resources(lut=columns + layer.b * feature * (layer.i_blocks - 1))
     if layer.bias:
-        parts["fp"] += memory(layer.a * layer.bias.working.width, layer.o_blocks * layer.fp_banks)
+        width = layer.o_lanes * layer.bias.working.width
+        parts["fp"] += memory(width, layer.o_blocks * layer.fp_banks)
     if layer.backward:
         parts["eb"] = (
-            _sums(layer, layer.eb_acc_width, outputs=layer.b, width=error, working=working)
+            _sums(layer, layer.eb_acc_width, outputs=layer.i_lanes, width=error, working=working)
             + memory(products * working, layer.weight_words * layer.eb_banks)
-            + _window(layer.o_shape[2] * layer.o_blocks, layer.buffers.eb_rows, layer.a * error)
+            + _window(
+                layer.o_shape[2] * layer.o_blocks, layer.buffers.eb_rows, layer.o_lanes * error
+            )
         )
     parts["wg"] = _gradient(layer, plan)
     parts["update"] = _update(layer)
@@ -123,9 +128,13 @@ def layer_resources(layer: LayerPlan, plan: Plan) -> Resources:
 def plan_resources(plan: Plan) -> Resources:
     """Resources of the whole board design: layers, loss, registers and packets."""
     total = Resources(lut=BOARD_LUT + LOSS_LUT[plan.loss.kind])
-    if plan.loss.kind == "cross_entropy":
+    if plan.loss.kind in ("cross_entropy", "binary_cross_entropy"):
         total += memory(17, TABLE_WORDS)
         total += Resources(dsp=dsp_per_product(plan.loss.feature.width + 1, 17))
+    if plan.loss.class_weights:
+        width = max(plan.loss.class_weights).bit_length()
+        total += memory(width, plan.loss.outputs + 1)
+        total += Resources(dsp=dsp_per_product(plan.loss.probability_frac + 2, width + 1))
     total += memory(32 * plan.target_words, plan.loss.target_samples)
     return sum((layer_resources(layer, plan) for layer in plan.layers), total)
 
@@ -141,7 +150,7 @@ def _window(row_words: int, rows: int, width: int) -> Resources:
 
 def _sums(layer: LayerPlan, acc_width: int, *, outputs: int, width: int, working: int) -> Resources:
     """Products, their adder trees, one accumulator and requantisation per output."""
-    products = layer.a * layer.b
+    products = layer.word_size
     lut = (
         ENGINE_LUT
         + (products - outputs) * (width + working + 2)
@@ -151,20 +160,20 @@ def _sums(layer: LayerPlan, acc_width: int, *, outputs: int, width: int, working
 
 
 def _gradient(layer: LayerPlan, plan: Plan) -> Resources:
-    products = layer.a * layer.b
+    products = layer.word_size
     feature, error = layer.i_feature.width, layer.o_error.width
     weight_width = layer.wg_acc_width(plan.batch_max)
     bias_width = layer.bias_acc_width(plan.batch_max)
     total = Resources(
         dsp=products * dsp_per_product(error, feature),
-        lut=ENGINE_LUT + products * weight_width + layer.a * bias_width,
+        lut=ENGINE_LUT + products * weight_width + layer.o_lanes * bias_width,
     )
     for _ in range(layer.gradient_banks):
         total += memory(products * weight_width, layer.weight_words)
         if layer.bias:
-            total += memory(layer.a * bias_width, layer.o_blocks)
-    total += _window(_row_words(layer), layer.buffers.wg_rows, layer.b * feature)
-    return total + memory(layer.a * error, layer.buffers.error_words)
+            total += memory(layer.o_lanes * bias_width, layer.o_blocks)
+    total += _window(_row_words(layer), layer.buffers.wg_rows, layer.hardware.i_lanes * feature)
+    return total + memory(layer.o_lanes * error, layer.buffers.error_words)
 
 
 def update_memories(layer: LayerPlan, lanes: int, chunks: int) -> Resources:

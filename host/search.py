@@ -318,9 +318,8 @@ def _with_all_lanes(layer: LayerPlan) -> LayerPlan:
 
 
 def _with_more_update_lanes(layer: LayerPlan) -> LayerPlan | None:
-    products = layer.a * layer.b
-    for lanes in divisors(products):
-        if lanes > layer.update_lanes and not (layer.a % lanes and lanes % layer.a):
+    for lanes in divisors(layer.word_size):
+        if lanes > layer.update_lanes and layer.fits_update(lanes):
             return dataclasses.replace(layer, update_lanes=lanes)
     return None
 

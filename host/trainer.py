@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..model.errors import GradweaveWarning, InputError
@@ -21,6 +20,7 @@ from .device import Device
 from .progress import Bar
 from .quantize import float_logits, float_parameters, quantize_samples, quantize_targets
 from .saturation import saturated_shares
+from .score import check_counted, score, warn_of_ignored
 
 __all__ = ["Trainer"]
 
@@ -41,8 +41,8 @@ class Trainer:
     weight_decay : float >= 0
     schedule : function from the epoch to a factor of ``lr``, optional
 
-    All of them mean what they mean in ``torch.optim.SGD`` with a loss that is averaged over the
-    mini-batch.
+    All of them mean what they mean in ``torch.optim.SGD`` with the design's loss and reduction, see
+    ``model/hyper.py``.
 
     Raises
     ------
@@ -155,6 +155,7 @@ class Trainer:
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(epoch)
         samples, targets, batch = self._gather(loader, whole=True)
+        warn_of_ignored(self.plan.loss, targets, self._warned)
         lr = self._rate(epoch)
         hyper = Hyper.of(
             self.plan,
@@ -171,7 +172,8 @@ class Trainer:
         saturated = sum(
             count for name, count in self.counters.items() if name.endswith(".saturated")
         )
-        row = {"epoch": epoch + 1, "lr": lr, **self._score(logits, targets), "saturated": saturated}
+        row = {"epoch": epoch + 1, "lr": lr, **score(self.plan.loss, logits, targets)}
+        row["saturated"] = saturated
         masters, momenta = self.device.read_parameters()
         if validation is not None:
             row |= {
@@ -252,25 +254,17 @@ class Trainer:
             )
         if not samples:
             raise InputError("loader must give at least one mini-batch, and is empty")
-        return torch.cat(samples), torch.cat(targets), batch
-
-    def _score(self, logits: Tensor, targets: Tensor) -> dict[str, Any]:
-        z = float_logits(self.plan, logits)
-        if self.plan.loss.kind == "cross_entropy":
-            hits = int((logits.argmax(1) == targets).sum())
-            return {
-                "loss": float(F.cross_entropy(z, targets)),
-                "accuracy": hits / len(z),
-                "samples": len(z),
-            }
-        return {"loss": float(F.mse_loss(z, float_logits(self.plan, targets))), "samples": len(z)}
+        found = torch.cat(targets)
+        check_counted(self.plan.loss, found)
+        return torch.cat(samples), found, batch
 
     def evaluate(self, loader: Loader) -> dict[str, Any]:
-        """Return mean ``loss``, ``accuracy`` (0 to 1, under cross-entropy alone) and ``samples``;
-        no weight changes.
+        """Return ``loss`` (torch's mean over all samples, whatever the reduction), ``accuracy`` (0
+        to 1, of labels that are not ignored, under cross-entropy alone) and ``samples``; no weight
+        changes.
         """
         samples, targets, _ = self._gather(loader, whole=False)
-        return self._score(self.device.infer(samples), targets)
+        return score(self.plan.loss, self.device.infer(samples), targets)
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the logits float32 [N, outputs] of samples [N, C, H, W]."""

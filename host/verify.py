@@ -237,11 +237,12 @@ def _parameters(layer: LayerPlan, tensor: str, record: dict[str, Tensor]) -> Arr
         return packed[:weights].astype(np.int64)
     if tensor == "bias_gradient":
         return packed[weights:].astype(np.int64)
-    # A probed bias word has a*b lanes; the biases are where the update leaves them.
+    # A probed bias word is as long as one of weights; the biases are where the update leaves them.
     assert bias is not None
-    first = layer.a * layer.b - max(layer.a, layer.update_lanes)
-    words = np.full((layer.o_blocks, layer.a * layer.b), _UNSEEN, dtype=np.int64)
-    words[:, first : first + layer.a] = bias.reshape(layer.o_blocks, layer.a)
+    lanes, size = layer.o_lanes, layer.word_size
+    first = size - max(lanes, layer.update_lanes)
+    words = np.full((layer.o_blocks, size), _UNSEEN, dtype=np.int64)
+    words[:, first : first + lanes] = bias.reshape(layer.o_blocks, lanes)
     return words.reshape(-1)
 
 

@@ -14,6 +14,7 @@ from .kinds import TABLES
 from .pipeline.activation import Clip, LeakyRelu
 from .pipeline.add import Add
 from .pipeline.affine import Affine
+from .pipeline.avgpool import AvgPool
 from .pipeline.concat import Concat
 from .pipeline.fork import Fork
 from .pipeline.maxpool import MaxPool
@@ -48,6 +49,7 @@ SINGLES: dict[str, type[_Single]] = {
     **dict.fromkeys(TABLES, Table),
     "affine": Affine,
     "maxpool2d": MaxPool,
+    "avgpool2d": AvgPool,
 }
 JOINS: dict[str, type[_Join]] = {"add": Add, "concat": Concat}
 

@@ -18,6 +18,7 @@ from .float_forward import float_tensors, parameter_names
 from .format_report import report, warn
 from .formats import Format
 from .graph import Formats, Graph
+from .losses import check_unit_interval, label_range, wrong_labels
 
 __all__ = ["calibrate"]
 
@@ -38,12 +39,14 @@ def calibrate(
 
     Sample data show a network as it is now, mostly untrained, so formats leave room to grow.
     Features and errors get 4 bits above the largest magnitude seen (fewer below 16 bits, at least
-    1), and logits under cross-entropy at least 6 integer bits. Weights get 2 bits, and more up to a
-    range of +-4 while their largest value keeps 10 bits; a bias gets at least as wide a range as
-    if it were its layer's output. Gradients get 10 bits above the largest sum over a mini-batch.
-    The error of the logits under cross-entropy is exact: 1 integer bit. Tensors that pass a layer
-    unchanged, and all that meet in an addition or a concatenation, share one format, which holds
-    the largest of them.
+    1), and logits under both cross-entropies at least 6 integer bits. Weights get 2 bits, and more
+    up to a range of +-4 while their largest value keeps 10 bits; a bias gets at least as wide a
+    range as if it were its layer's output. Gradients get 10 bits above the largest sum over a
+    mini-batch.
+    The error of the logits under both cross-entropies is exact: 1 integer bit, or what the largest
+    class weight needs; under Huber's loss it gets no more than delta needs. Tensors that pass a
+    layer unchanged, and all that meet in an addition or a concatenation, share one format, which
+    holds the largest of them.
 
     Parameters
     ----------
@@ -112,12 +115,15 @@ def _targets(graph: Graph, count: int, targets: Tensor | None, seed: int) -> Ten
                 f"{list(targets.shape)}"
             )
         labels = targets[:count].long()
-        if int(labels.min()) < 0 or int(labels.max()) >= graph.outputs:
+        ignore = graph.loss_options.ignore_index
+        wrong = labels[wrong_labels(labels, graph.outputs, ignore)]
+        if len(wrong):
             raise InputError(
-                f"targets must be labels from 0 to {graph.outputs - 1}, not "
-                f"{_outside(labels, graph.outputs)}"
+                f"targets must be {label_range(graph.outputs, ignore)}, not {int(wrong[0])}"
             )
         return labels
+    if targets is None and graph.loss == "binary_cross_entropy":
+        return torch.randint(2, (count, graph.outputs), generator=generator).double()
     if targets is None:
         return torch.randn(count, graph.outputs, generator=generator, dtype=torch.float64)
     if len(targets) < count or targets[0].numel() != graph.outputs:
@@ -125,8 +131,7 @@ def _targets(graph: Graph, count: int, targets: Tensor | None, seed: int) -> Ten
             f"targets must have shape [{count}, {graph.outputs}], not {list(targets.shape)}"
         )
     _check_finite("targets", targets)
-    return targets[:count].double().reshape(count, graph.outputs)
-
-
-def _outside(labels: Tensor, outputs: int) -> int:
-    return int(labels[(labels < 0) | (labels >= outputs)][0])
+    values = targets[:count].double().reshape(count, graph.outputs)
+    if graph.loss == "binary_cross_entropy":
+        check_unit_interval("targets", values)
+    return values

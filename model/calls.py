@@ -1,6 +1,7 @@
 """One call of a traced model, as the rules see it: its title, its arguments and what flows in.
 
-Used by ``model/rules.py`` and the files of rules that it lists. Test: ``tests/test_rules.py``.
+Used by ``model/rules.py`` and the files of rules that it lists. Test: ``tests/test_rules.py``,
+``tests/test_refusals.py``.
 """
 
 from collections.abc import Callable, Mapping

@@ -34,9 +34,7 @@ def check_samples(plan: Plan, x: Tensor) -> None:
 def check_target(plan: Plan, target: Tensor, samples: int) -> None:
     """Raise InputError unless ``target`` is what the plan's loss wants for ``samples`` samples."""
     loss = plan.loss
-    labels = loss.kind == "cross_entropy"
-    shape = [samples] if labels else [samples, loss.outputs]
+    shape = [samples] if loss.labels else [samples, loss.outputs]
     if list(target.shape) != shape:
         raise InputError(f"target must have shape {shape}, not {list(target.shape)}")
-    low, high = (0, loss.outputs - 1) if labels else (loss.feature.min, loss.feature.max)
-    check_integers("target", target, low, high)
+    check_integers("target", target, *loss.target_range)

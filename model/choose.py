@@ -26,6 +26,7 @@ GRADIENT_HEADROOM_BITS = 10  # sums vary from mini-batch to mini-batch, and mome
 WIDTHS = {"feature": 16, "error": 16, "weight": 16, "bias": 16, "master": 32, "gradient": 32}
 TRAVEL_BITS = 16  # features and targets travel in 16 bits, parameters in 32
 PARAMETER_BITS = 32
+ENTROPIES = ("cross_entropy", "binary_cross_entropy")
 
 
 class Chooser:
@@ -136,25 +137,43 @@ class Chooser:
         if tied.bounded:
             return fit_format(1.0, choice)
         fitted = fit_format(self._largest(tied), choice, _headroom_bits(choice))
-        if not logits or self.graph.loss != "cross_entropy":
+        if not logits or self.graph.loss not in ENTROPIES:
             return fitted
         return Format(choice, min(fitted.frac, choice - 1 - min(LOGIT_BITS, choice // 2 - 2)))
 
     def _error(self, tied: FormatClass, last: bool) -> Format:
         choice = self._choice(tied.members, "error", tied.name)
-        exact = last and self.graph.loss == "cross_entropy"
+        exact = last and self.graph.loss in ENTROPIES
         if isinstance(choice, Format):
-            if exact and choice.frac > choice.width - 2:
-                raise FormatError(
-                    f"{tied.name} must have at least 1 integer bit, as the logits' error reaches "
-                    f"1, not {choice}"
-                )
+            if exact:
+                self._reaches(tied.name, choice)
             return choice
-        largest = self._largest(tied)
-        if exact and largest <= 1:
-            return Format(choice, choice - 2)
-        fitted = fit_format(largest, choice, _headroom_bits(choice))
-        return Format(choice, min(fitted.frac, choice - 2)) if last else fitted
+        fitted = fit_format(self._largest(tied), choice, _headroom_bits(choice))
+        if not last:
+            return fitted
+        return Format(choice, choice - 1 - self._error_bits(tied, choice - 1 - fitted.frac))
+
+    def _error_bits(self, tied: FormatClass, fitted: int) -> int:
+        """Integer bits of the logits' error: what its bound needs, or ``fitted``; at least 1.
+
+        Where the logits are tied to other tensors, whose errors may be larger, both are kept.
+        """
+        bound = self.graph.loss_options.largest_error(self.graph.loss)
+        if bound is None:
+            return max(1, fitted)
+        needed = max(1, math.frexp(bound)[1])
+        if self.graph.loss not in ENTROPIES:
+            return min(max(1, fitted), needed)
+        return needed if self._largest(tied) <= bound else max(needed, fitted)
+
+    def _reaches(self, name: str, choice: Format) -> None:
+        bound = self.graph.loss_options.largest_error(self.graph.loss)
+        bits = max(1, math.frexp(bound or 1.0)[1])
+        if choice.frac > choice.width - 1 - bits:
+            raise FormatError(
+                f"{name} must have at least {bits} integer bit{'s' * (bits > 1)}, as the logits' "
+                f"error reaches {bound:g}, not {choice}"
+            )
 
     def _weight(self, name: str) -> ParameterPlan:
         choice = self._choice([name], "weight")

@@ -1,16 +1,19 @@
 """Exact two-dimensional correlation as a few large matrix products: the engine of the fast golden.
 
-A map is kept channel-major: channels are the rows of a matrix, and all positions of all samples its
-columns. Kernel columns are gathered into rows beforehand; a kernel row is reached by an offset into
-the same buffer, because moving down one map row is moving ``outputs`` columns further. So a kernel
-of R rows takes R products and no more copies than it has columns. Zero padding below one sample
-doubles as the padding above the next.
+A map is kept channel-major, group by group: channels are the rows of a matrix, and all positions of
+all samples its columns. Kernel columns are gathered into rows beforehand; a kernel row is reached
+by an offset into the same buffer, because moving down one map row is moving ``outputs`` columns
+further. So a kernel of R rows takes R products and no more copies than it has columns; dilated and
+strided rows meet where their steps do. Zero padding below one sample doubles as the padding above
+the next.
 
 Every sum is exact whatever its order, as long as the caller picks a dtype that holds the worst
 case.
 
 Used by ``model/pipeline/conv.py``. Test: ``tests/test_columns.py``.
 """
+
+import math
 
 import torch
 from torch import Tensor
@@ -27,7 +30,8 @@ WASTE_LIMIT = 1.4
 
 
 class Correlation:
-    """``o[y, x] = sum over taps of w[tap] * i[y*stride + ky - padding, x*stride + kx - padding]``.
+    """``o[y, x] = sum over taps of w[tap] * i[y*stride + ky*dilation - padding, ...]``, in each of
+    ``groups`` blocks of channels.
 
     Parameters
     ----------
@@ -36,6 +40,8 @@ class Correlation:
     padding : (rows, columns) of zeros in front; may be negative, which drops source rows or columns
     spread : (rows, columns), the distance of source entries, with zeros between; 1 is none. Needs
         ``stride`` 1.
+    dilation : (rows, columns), the distance of taps
+    groups : int; each has an equal share of source channels and of result channels
     dtype : torch.float64 or torch.int64
     """
 
@@ -48,11 +54,14 @@ class Correlation:
         padding: Pair = (0, 0),
         outputs: Pair,
         spread: Pair = (1, 1),
+        dilation: Pair = (1, 1),
+        groups: int = 1,
         dtype: torch.dtype = torch.float64,
     ) -> None:
         self.size, self.kernel, self.stride, self.padding = size, kernel, stride, padding
-        self.outputs, self.spread, self.dtype = outputs, spread, dtype
-        self.phases, self.offsets, self.pitch = self._rows()
+        self.outputs, self.spread, self.dilation = outputs, spread, dilation
+        self.groups, self.dtype = groups, dtype
+        self.phases, self.offsets, self.step, self.pitch = self._rows()
         self._buffer = torch.zeros(0, dtype=dtype)
         self._errors = torch.zeros(0, dtype=dtype)
         self._body: list[tuple[Tensor, tuple[slice, slice]]] = []
@@ -63,13 +72,13 @@ class Correlation:
         samples, channels = source.shape[:2]
         if self._shape != (samples, channels):
             self._allocate(samples, channels)
-        maps = source.transpose(0, 1)
+        maps = source.transpose(0, 1).unflatten(0, (self.groups, -1))
         for target, (rows, cols) in self._body:
-            target.copy_(maps[:, :, rows, cols])
+            target.copy_(maps[:, :, :, rows, cols])
 
     def arrange(self, weight: Tensor) -> list[Tensor]:
-        """Return ``weight`` [O, C, rows, columns] as the matrices that ``apply`` wants, one per row
-        offset.
+        """Return ``weight`` [O, C/groups, rows, columns] as the matrices that ``apply`` wants, one
+        per row offset.
         """
         missing = self.phases * self.offsets - self.kernel[0]
         rows = torch.nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
@@ -87,20 +96,24 @@ class Correlation:
         samples, _ = self._shape
         positions = samples * self.pitch * self.outputs[1]
         result = torch.empty(matrices[0].shape[0], positions, dtype=self.dtype)
+        share = result.shape[0] // self.groups
         for first, last in self._blocks(positions):
-            block = result[:, first:last]
-            if start is None:
-                torch.mm(matrices[0], self._columns(0, first, last), out=block)
-            else:
-                columns = self._columns(0, first, last)
-                torch.addmm(start[:, None], matrices[0], columns, out=block)
-            for offset in range(1, self.offsets):
-                block.addmm_(matrices[offset], self._columns(offset, first, last))
+            for group in range(self.groups):
+                part = slice(group * share, (group + 1) * share)
+                block = result[part, first:last]
+                columns = self._columns(group, 0, first, last)
+                if start is None:
+                    torch.mm(matrices[0][part], columns, out=block)
+                else:
+                    torch.addmm(start[part, None], matrices[0][part], columns, out=block)
+                for offset in range(1, self.offsets):
+                    columns = self._columns(group, offset, first, last)
+                    block.addmm_(matrices[offset][part], columns)
         return self._maps(result)
 
     def gradient(self, errors: Tensor) -> Tensor:
-        """Return the exact sums over samples and positions [O, C, rows, columns] of ``errors`` [B,
-        O, height, width].
+        """Return the exact sums over samples and positions [O, C/groups, rows, columns] of
+        ``errors`` [B, O, height, width].
         """
         samples, channels = self._shape
         positions = samples * self.pitch * self.outputs[1]
@@ -108,63 +121,73 @@ class Correlation:
             self._errors = torch.zeros(errors.shape[1], positions, dtype=self.dtype)
         rows = self._errors
         self._maps(rows).copy_(errors)
-        sums = torch.zeros(self.offsets, errors.shape[1], self._buffer.shape[0], dtype=self.dtype)
+        sums = torch.zeros(self.offsets, errors.shape[1], self._buffer.shape[1], dtype=self.dtype)
+        share = errors.shape[1] // self.groups
         for first, last in self._blocks(positions):
-            for offset in range(self.offsets):
-                sums[offset].addmm_(rows[:, first:last], self._columns(offset, first, last).t())
-        taps = sums.view(self.offsets, -1, self.phases, channels, self.kernel[1]).permute(
-            1, 3, 0, 2, 4
-        )
+            for group in range(self.groups):
+                part = slice(group * share, (group + 1) * share)
+                for offset in range(self.offsets):
+                    columns = self._columns(group, offset, first, last)
+                    sums[offset, part].addmm_(rows[part, first:last], columns.t())
+        shape = (self.offsets, -1, self.phases, channels // self.groups, self.kernel[1])
+        taps = sums.view(shape).permute(1, 3, 0, 2, 4)
         return taps.flatten(2, 3)[:, :, : self.kernel[0]]
 
     def _maps(self, flat: Tensor) -> Tensor:
         maps = flat.view(flat.shape[0], self._shape[0], self.pitch, self.outputs[1])
         return maps[:, :, : self.outputs[0]].transpose(0, 1)
 
-    def _columns(self, offset: int, first: int, last: int) -> Tensor:
-        start = offset * self.outputs[1]
-        return self._buffer[:, start + first : start + last]
+    def _columns(self, group: int, offset: int, first: int, last: int) -> Tensor:
+        start = offset * self.step * self.outputs[1]
+        return self._buffer[group, :, start + first : start + last]
 
     @staticmethod
     def _blocks(positions: int) -> list[Pair]:
         step = BLOCK_POSITIONS * torch.get_num_threads()
         return [(n, min(n + step, positions)) for n in range(0, positions, step)]
 
-    def _rows(self) -> tuple[int, int, int]:
-        """Pick how kernel rows are reached: ``row = offset * phases + phase``; and the rows a
-        sample takes.
+    def _rows(self) -> tuple[int, int, int, int]:
+        """Pick how kernel rows are reached: ``row = offset * phases + phase``, an offset being
+        ``step`` rows of the buffer; and the rows a sample takes.
         """
-        phases = min(self.stride[0], self.kernel[0]) if self.spread[0] == 1 else 1
-        if phases < self.stride[0]:
-            return self.kernel[0], 1, self.outputs[0]
+        gathered = self.kernel[0], 1, 1, self.outputs[0]
+        common = math.gcd(self.stride[0], self.dilation[0])
+        phases, step = self.stride[0] // common, self.dilation[0] // common
+        if phases > self.kernel[0]:
+            return gathered
         offsets = -(-self.kernel[0] // phases)
+        beyond = (offsets - 1) * step
+        depth = self.outputs[0] + beyond
         spare = []
         for phase in range(phases):
-            target, _ = _overlap(self._span(phase, 0), self.size[0], self.outputs[0] + offsets - 1)
-            spare += [target.start, self.outputs[0] + offsets - 1 - target.stop]
-        pitch = self.outputs[0] + offsets - 1 - min(offsets - 1, *spare)
+            target, _ = _overlap(self._span(phase, 0), self.size[0], depth)
+            spare += [target.start, depth - target.stop]
+        pitch = depth - min(beyond, *spare)
         if pitch * offsets * phases > WASTE_LIMIT * self.outputs[0] * self.kernel[0]:
-            return self.kernel[0], 1, self.outputs[0]
-        return phases, offsets, pitch
+            return gathered
+        return phases, offsets, step, pitch
 
     def _span(self, tap: int, axis: int) -> tuple[int, int, int]:
-        return tap - self.padding[axis], self.stride[axis], self.spread[axis]
+        first = tap * self.dilation[axis] - self.padding[axis]
+        return first, self.stride[axis], self.spread[axis]
 
     def _allocate(self, samples: int, channels: int) -> None:
         height, width = self.outputs
-        rows = samples * self.pitch + self.offsets - 1
-        buffer = torch.zeros(self.phases, channels, self.kernel[1], rows, width, dtype=self.dtype)
-        self._buffer = buffer.view(self.phases * channels * self.kernel[1], rows * width)
+        beyond = (self.offsets - 1) * self.step
+        rows = samples * self.pitch + beyond
+        taps = (self.phases, channels // self.groups, self.kernel[1])
+        buffer = torch.zeros(self.groups, *taps, rows, width, dtype=self.dtype)
+        self._buffer = buffer.view(self.groups, -1, rows * width)
         self._shape = (samples, channels)
         self._body = []
-        depth = height + self.offsets - 1
-        shape = (self.phases, channels, self.kernel[1], samples, depth, width)
-        maps = buffer.as_strided(shape, (*buffer.stride()[:3], self.pitch * width, width, 1))
+        depth = height + beyond
+        shape = (self.groups, *taps, samples, depth, width)
+        maps = buffer.as_strided(shape, (*buffer.stride()[:4], self.pitch * width, width, 1))
         for phase in range(self.phases):
             target_rows, source_rows = _overlap(self._span(phase, 0), self.size[0], depth)
             for column in range(self.kernel[1]):
                 target_cols, source_cols = _overlap(self._span(column, 1), self.size[1], width)
-                body = maps[phase, :, column, :, target_rows, target_cols]
+                body = maps[:, phase, :, column, :, target_rows, target_cols]
                 if body.numel():
                     self._body.append((body, (source_rows, source_cols)))
 

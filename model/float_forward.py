@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .geometry import output_size
 from .graph import Graph, Node
+from .losses import summed_loss
 from .plan import INPUT
 
 __all__ = ["float_features", "float_tensors", "parameter_names"]
@@ -51,7 +52,8 @@ def float_tensors(
             if feature.requires_grad:
                 feature.retain_grad()
         logits = features[graph.nodes[-1].name].flatten(1)
-        _loss(graph.loss, logits, targets[start : start + batch]).backward()
+        t = targets[start : start + batch]
+        summed_loss(graph.loss, graph.loss_options, logits, t).backward()
         tensors = {INPUT: features.pop(INPUT)}
         for name, feature in features.items():
             tensors[f"{name}.feature"] = feature.detach()
@@ -143,9 +145,3 @@ def _reaches_beyond(node: Node) -> bool:
 
 def _grad(tensor: Tensor) -> Tensor:
     return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-
-
-def _loss(kind: str, logits: Tensor, targets: Tensor) -> Tensor:
-    if kind == "cross_entropy":
-        return F.cross_entropy(logits, targets, reduction="sum")
-    return 0.5 * ((logits - targets) ** 2).sum()

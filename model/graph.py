@@ -7,11 +7,12 @@ library.
 Test: ``tests/test_trace.py``, ``tests/test_calibrate.py``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from .formats import Format
 from .kinds import KINDS
+from .loss_options import LossOptions
 from .plan import INPUT, ParameterPlan
 
 __all__ = ["Formats", "Graph", "LayerFormats", "Node"]
@@ -75,14 +76,15 @@ class Node:
 class Graph:
     """Layers in an order in which data can pass them; the last one's output goes to the loss.
 
-    ``loss`` is ``cross_entropy`` or ``mse``; ``outputs`` counts the logits. A feature that several
-    layers read is read by a ``fork`` alone.
+    ``loss`` is a kind of ``LossPlan``; ``outputs`` counts the logits. A feature that several layers
+    read is read by a ``fork`` alone.
     """
 
     input_shape: Shape
     nodes: tuple[Node, ...]
     loss: str
     outputs: int
+    loss_options: LossOptions = field(default_factory=LossOptions)
 
     @property
     def trainable(self) -> tuple[Node, ...]:

@@ -1,10 +1,13 @@
 """Hyperparameters as the update unit's run-time registers hold them, and their making from torch's
 floats.
 
-The hardware sums gradients where torch averages them, so the registers carry ``lr / divisor`` and
-``weight_decay * divisor``. The divisor is the batch size for cross-entropy. For mean squared error
-over n outputs it is ``n * batch / 2``: torch's gradient is ``2/n * (z - t)``, the hardware's error
-``z - t``.
+The hardware sums gradients, so the registers carry ``lr / divisor`` and ``weight_decay * divisor``,
+where the divisor is what the hardware's sum is of torch's gradient. Under ``reduction='sum'`` it is
+1, under ``mean`` the batch size and, for losses of n values, ``n * batch``. A mean squared error
+halves it, as torch's gradient is ``2 * (z - t)`` and the hardware's error ``z - t``;
+``SmoothL1Loss`` multiplies it by its beta. Torch's mean of a cross-entropy with class weights or
+ignored labels divides by the weights of a mini-batch's labels: there the batch size stands for
+them, and ``sum`` alone is torch's very gradient.
 
 A leaf of the standard library. Golden: ``model/pipeline/update.py``. Test: ``tests/test_hyper.py``.
 """
@@ -13,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 from .errors import InputError
-from .plan import ParameterPlan, Plan
+from .plan import LossPlan, ParameterPlan, Plan
 
 __all__ = ["MANTISSA_BITS", "SHIFT_MAX", "Hyper"]
 
@@ -30,7 +33,7 @@ class Hyper:
 
     The summed gradient is scaled by ``lr_mantissa * 2**-lr_shift``, the weight by ``decay_mantissa
     * 2**-decay_shift``, the momentum buffer by ``momentum * 2**-16``. ``divisor`` is no register:
-    it is what torch's mean divides a gradient by.
+    it is what the summed gradient is of torch's.
     """
 
     batch: int
@@ -44,7 +47,7 @@ class Hyper:
 
     @property
     def lr(self) -> float:
-        """The learning rate that the registers stand for, in torch's mean-reduction terms."""
+        """The learning rate that the registers stand for, in torch's terms."""
         return math.ldexp(self.lr_mantissa, -self.lr_shift) * self.divisor
 
     @property
@@ -54,7 +57,7 @@ class Hyper:
 
     @property
     def weight_decay(self) -> float:
-        """The weight decay that the registers stand for, in torch's mean-reduction terms."""
+        """The weight decay that the registers stand for, in torch's terms."""
         return math.ldexp(self.decay_mantissa, -self.decay_shift) / self.divisor
 
     @staticmethod
@@ -67,8 +70,8 @@ class Hyper:
         nesterov: bool = False,
         weight_decay: float = 0.0,
     ) -> "Hyper":
-        """Return the registers nearest to torch's hyperparameters for losses that average over the
-        mini-batch.
+        """Return the registers nearest to torch's hyperparameters for the plan's loss and its
+        reduction.
 
         Raises
         ------
@@ -88,7 +91,7 @@ class Hyper:
         _check("weight_decay", weight_decay, "finite and at least 0", weight_decay >= 0)
         if nesterov and not momentum:
             raise InputError("momentum must be above 0 for Nesterov's step, not 0")
-        divisor = batch * (plan.loss.outputs / 2 if plan.loss.kind == "mse" else 1.0)
+        divisor = _divisor(plan.loss, batch)
         lr_mantissa, lr_shift = _register("lr", lr / divisor, _limits(plan, 1))
         decay_mantissa, decay_shift = _register(
             "weight_decay", weight_decay * divisor, _limits(plan, -1)
@@ -103,6 +106,14 @@ class Hyper:
             decay_shift=decay_shift,
             divisor=divisor,
         )
+
+
+def _divisor(loss: LossPlan, batch: int) -> float:
+    values = 1 if loss.labels else loss.outputs
+    divisor = float(batch * values) if loss.reduction == "mean" else 1.0
+    if loss.kind == "mse":
+        divisor /= 2
+    return divisor * loss.delta * loss.feature.step if loss.smooth_l1 else divisor
 
 
 def _check(name: str, value: float, condition: str, holds: bool) -> None:

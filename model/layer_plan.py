@@ -128,23 +128,45 @@ class LayerPlan:
                 "and without dilation"
             )
         if self.trainable:
-            channels = self.hardware.i_shape[0]
-            if channels % self.b or self.o_shape[0] % self.a:
-                raise PlanError(
-                    f"{self.name}: folding ({self.a}, {self.b}) must divide channels "
-                    f"({self.o_shape[0]}, {channels})"
-                )
-            if (
-                self.a % self.update_lanes and self.update_lanes % self.a
-            ) or self.a * self.b % self.update_lanes:
-                raise PlanError(
-                    f"{self.name}: update_lanes must divide a, or be a times a divisor of b, "
-                    f"not {self.update_lanes}"
-                )
+            self._check_folding()
         elif self.i_shape[0] % self.lanes:
             raise PlanError(
                 f"{self.name}: lanes must divide {self.i_shape[0]} channels, not {self.lanes}"
             )
+
+    def _check_folding(self) -> None:
+        if self.i_shape[0] % self.groups or self.o_shape[0] % self.groups:
+            raise PlanError(
+                f"{self.name}: groups must divide channels ({self.o_shape[0]}, "
+                f"{self.i_shape[0]}), not {self.groups}"
+            )
+        outputs, inputs = self.hardware.group_shape
+        if inputs % self.b or outputs % self.a:
+            whose = "channels" if self.groups == 1 else "a group's channels"
+            raise PlanError(
+                f"{self.name}: folding ({self.a}, {self.b}) must divide {whose} "
+                f"({outputs}, {inputs})"
+            )
+        whole = (self.a, self.b) == (outputs, inputs)
+        if self.groups % self.group_lanes or (self.group_lanes > 1 and not whole):
+            raise PlanError(
+                f"{self.name}: group_lanes must divide {self.groups} groups, and be 1 unless "
+                f"folding ({self.a}, {self.b}) is a whole group ({outputs}, {inputs}), "
+                f"not {self.group_lanes}"
+            )
+        if not self.fits_update(self.update_lanes):
+            outer = "a" if self.group_lanes == 1 else "a * group_lanes"
+            raise PlanError(
+                f"{self.name}: update_lanes must divide {outer}, or be {outer} times a divisor "
+                f"of b, not {self.update_lanes}"
+            )
+
+    def fits_update(self, lanes: int) -> bool:
+        """Whether the update can handle ``lanes`` parameters at once: part of an output block's
+        biases, or all of them and a part of a word of weights.
+        """
+        even = self.o_lanes % lanes == 0 or lanes % self.o_lanes == 0
+        return even and self.word_size % lanes == 0
 
     @property
     def trainable(self) -> bool:
@@ -190,12 +212,12 @@ class LayerPlan:
         """Channels per transfer of the feature that comes in, and of the error that goes out."""
         if self.unfold:
             return self.i_shape[0]
-        return self.b if self.trainable else self.lanes
+        return self.b * self.group_lanes if self.trainable else self.lanes
 
     @property
     def o_lanes(self) -> int:
         """Channels per transfer of the feature that goes out, and of the error that comes in."""
-        return self.a if self.trainable else self.lanes
+        return self.a * self.group_lanes if self.trainable else self.lanes
 
     @property
     def i_blocks(self) -> int:
@@ -215,17 +237,43 @@ class LayerPlan:
         return self.o_shape[0] // self.o_lanes
 
     @property
+    def group_shape(self) -> Pair:
+        """Output and input channels of one group."""
+        return self.o_shape[0] // self.groups, self.i_shape[0] // self.groups
+
+    @property
+    def group_passes(self) -> int:
+        """Times that the groups at once must change to go through all groups."""
+        return self.groups // self.group_lanes
+
+    @property
+    def fp_inner(self) -> int:
+        """Input blocks that FP and WG take per tap of an output block: those of its group."""
+        return self.i_blocks // self.group_passes
+
+    @property
+    def eb_inner(self) -> int:
+        """Output blocks that EB takes per tap of an input block: those of its group."""
+        return self.o_blocks // self.group_passes
+
+    @property
+    def word_size(self) -> int:
+        """Weights of a word, and multipliers of each engine: ``a*b`` for each group at once."""
+        return self.group_lanes * self.a * self.b
+
+    @property
     def weight_words(self) -> int:
-        """Words of ``a*b`` weights."""
-        return self.o_blocks * math.prod(self.hardware.kernel) * self.i_blocks
+        """Words of ``word_size`` weights."""
+        return self.o_blocks * math.prod(self.hardware.kernel) * self.fp_inner
 
     @property
     def sweep_chunks(self) -> int:
         """Chunks of ``update_lanes`` parameters in one update sweep: weights word by word, then
         biases.
         """
-        weights = self.weight_words * (self.a * self.b // self.update_lanes)
-        return weights + (self.o_blocks * -(-self.a // self.update_lanes) if self.bias else 0)
+        weights = self.weight_words * (self.word_size // self.update_lanes)
+        biases = self.o_blocks * -(-self.o_lanes // self.update_lanes)
+        return weights + (biases if self.bias else 0)
 
     @cached_property
     def fp_walks(self) -> tuple[Walk, Walk]:
@@ -258,7 +306,7 @@ class LayerPlan:
         if not self.windowed:
             return self.i_shape[1] * self.i_shape[2] * self.i_blocks
         rows, cols = self.fp_walks
-        return rows.beats * cols.beats * self.o_blocks * (self.i_blocks if self.trainable else 1)
+        return rows.beats * cols.beats * self.o_blocks * (self.fp_inner if self.trainable else 1)
 
     @property
     def eb_interval(self) -> int:
@@ -268,11 +316,11 @@ class LayerPlan:
         if not self.windowed:
             return self.fp_interval
         rows, cols = self.eb_walks
-        return rows.beats * cols.beats * self.i_blocks * (self.o_blocks if self.trainable else 1)
+        return rows.beats * cols.beats * self.i_blocks * (self.eb_inner if self.trainable else 1)
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """Engines with multipliers, each of ``a*b``."""
+        """Engines with multipliers, each of ``word_size``."""
         if not self.trainable:
             return ()
         return ("fp", "eb", "wg") if self.backward else ("fp", "wg")
@@ -299,7 +347,7 @@ class LayerPlan:
     def fp_acc_width(self) -> int:
         """Bits of FP's exact accumulator: every product and the aligned bias."""
         assert self.weight is not None
-        terms = self.i_shape[0] * self.kernel[0] * self.kernel[1]
+        terms = self.group_shape[1] * self.kernel[0] * self.kernel[1]
         width = accumulator_width(self.weight.working.width, self.i_feature.width, terms)
         if self.bias is None:
             return width
@@ -309,7 +357,7 @@ class LayerPlan:
     @property
     def eb_acc_width(self) -> int:
         assert self.weight is not None
-        terms = self.o_shape[0] * self.kernel[0] * self.kernel[1]
+        terms = self.group_shape[0] * self.kernel[0] * self.kernel[1]
         return accumulator_width(self.weight.working.width, self.o_error.width, terms)
 
     def wg_acc_width(self, batch_max: int) -> int:

@@ -17,13 +17,20 @@ from .checks import check_integers, check_samples, check_target
 from .errors import InputError, UnsupportedError
 from .formats import Rounding
 from .hyper import Hyper
-from .pipeline import cross_entropy, mse
+from .pipeline import binary_cross_entropy, cross_entropy, huber, mse
 from .plan import INPUT, LOSS, Edge, LayerPlan, Plan
 from .registers import saturating_tensors
 from .step import Step
 from .trained import Trained, Weights
 
 __all__ = ["Network"]
+
+LOSSES = {
+    "cross_entropy": cross_entropy,
+    "mse": mse,
+    "huber": huber,
+    "binary_cross_entropy": binary_cross_entropy,
+}
 
 Record = dict[str, Tensor]
 
@@ -201,8 +208,7 @@ class Network:
 
     def _loss(self, logits: Tensor, target: Tensor, record: Record | None) -> Tensor:
         loss = self.plan.loss
-        rule = cross_entropy.error if loss.kind == "cross_entropy" else mse.error
-        errors, clipped = rule(logits, target, loss, self.plan.rounding)
+        errors, clipped = LOSSES[loss.kind].error(logits, target, loss, self.plan.rounding)
         self._count("loss.error", clipped)
         _note(record, "loss.error", errors)
         return errors.to(torch.float64).unflatten(1, self.plan.layers[-1].o_shape)

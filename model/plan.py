@@ -42,10 +42,22 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class LossPlan:
-    """The end of the chain. ``kind`` is ``cross_entropy`` or ``mse``; ``outputs`` the number of
-    logits.
+    """The end of the chain: which error the logits get.
 
-    ``target_samples`` is how many samples' targets may wait for their logits.
+    Parameters
+    ----------
+    kind : ``cross_entropy``, ``mse``, ``huber`` or ``binary_cross_entropy``
+    outputs : number of logits
+    feature, error : formats of the logits, in which targets that are values travel too, and of
+        their error
+    target_samples : how many samples' targets may wait for their logits
+    class_weights : of cross-entropy: none, or one unsigned integer an output, with ``weight_frac``
+        fraction bits
+    ignore_index : of cross-entropy: the label of samples without an error, as users give it;
+        devices take ``outputs`` for it
+    delta : of Huber's loss: the largest error, an integer of ``feature``
+    smooth_l1 : of Huber's loss: torch's value is divided by ``delta``, as in ``SmoothL1Loss``
+    reduction : ``mean`` or ``sum``: what torch's hyperparameters mean, see ``model/hyper.py``
     """
 
     kind: str
@@ -53,6 +65,51 @@ class LossPlan:
     feature: Format
     error: Format
     target_samples: int = 8
+    class_weights: tuple[int, ...] = ()
+    weight_frac: int = 0
+    ignore_index: int | None = None
+    delta: int = 0
+    smooth_l1: bool = False
+    reduction: str = "mean"
+
+    @property
+    def labels(self) -> bool:
+        """Whether a target is a class number, not a value an output."""
+        return self.kind == "cross_entropy"
+
+    @property
+    def weighted(self) -> bool:
+        """Whether errors are multiplied by a weight of the label."""
+        return bool(self.class_weights) or self.ignore_index is not None
+
+    @property
+    def label_weights(self) -> tuple[int, ...]:
+        """Weights of all classes, and 0 of label ``outputs``; ``weight_frac`` fraction bits."""
+        return (*(self.class_weights or (1 << self.weight_frac,) * self.outputs), 0)
+
+    @property
+    def probability_frac(self) -> int:
+        """Fraction bits of a probability: those of the error, and under class weights so many more
+        that the largest weight makes at most half a step of the error out of half a step.
+        """
+        if not self.weighted:
+            return self.error.frac
+        largest = (max(self.label_weights) - 1).bit_length() - self.weight_frac
+        return self.error.frac + max(0, largest)
+
+    @property
+    def division_cycles(self) -> int:
+        """Cycles of one division, by 2 quotient bits a cycle: a bit more than a probability has."""
+        return (self.probability_frac + 2) // 2
+
+    @property
+    def target_range(self) -> tuple[int, int]:
+        """The least and the largest integer of a target, as devices take it."""
+        if self.labels:
+            return 0, self.outputs - (self.ignore_index is None)
+        if self.kind == "binary_cross_entropy":
+            return 0, 1 << self.feature.frac
+        return self.feature.min, self.feature.max
 
 
 @dataclass(frozen=True)
@@ -175,36 +232,41 @@ class Plan:
     @property
     def packet_interval(self) -> int:
         """Cycles per sample of a TRAIN packet: header, target, features."""
-        target = 1 if self.loss.kind == "cross_entropy" else self.loss.outputs
+        target = 1 if self.loss.labels else self.loss.outputs
         return 1 + target + math.prod(self.input_shape) // self.packet_lanes
 
     @property
     def target_words(self) -> int:
         """32-bit words of one sample's target in a packet."""
-        return 1 if self.loss.kind == "cross_entropy" else -(-self.loss.outputs // 2)
+        return 1 if self.loss.labels else -(-self.loss.outputs // 2)
 
     @property
     def loss_interval(self) -> int:
         """Cycles per sample of the loss in steady state.
 
-        One logit a cycle for ``mse``; one division per output, of two quotient bits a cycle, for
-        ``cross_entropy``, whose other stages work on other samples meanwhile.
+        One logit a cycle for ``mse`` and ``huber``; one division per output, of two quotient bits a
+        cycle, for both cross-entropies, whose other stages work on other logits meanwhile.
         """
-        if self.loss.kind == "mse":
+        if self.loss.kind in ("mse", "huber"):
             return self.loss.outputs
-        return self.loss.outputs * ((self.loss.error.frac + 2) // 2)
+        return self.loss.outputs * self.loss.division_cycles
 
     @property
     def loss_latency(self) -> int:
-        """Cycles from a sample's last logit to its last error when nothing waits."""
-        if self.loss.kind == "mse":
+        """Cycles from a sample's last logit to its last error when nothing waits and logits come
+        one a cycle.
+        """
+        if self.loss.kind in ("mse", "huber"):
             return 3
-        return self.loss_interval + self.loss.outputs + 9
+        if self.loss.kind == "binary_cross_entropy":
+            queue = 1 if self.loss.outputs == 1 else 2
+            return self.loss_interval - self.loss.outputs + queue + 11
+        return self.loss_interval + self.loss.outputs + (11 if self.loss.weighted else 9)
 
     @property
     def multipliers(self) -> int:
         """Multipliers of all FP, EB and WG engines."""
-        return sum(layer.a * layer.b * len(layer.engines) for layer in self.layers)
+        return sum(layer.word_size * len(layer.engines) for layer in self.layers)
 
     def layer(self, name: str) -> LayerPlan:
         for layer in self.layers:
@@ -237,6 +299,7 @@ class Plan:
 def _plan(raw: dict[str, Any]) -> Plan:
     loss = {
         **raw["loss"],
+        "class_weights": tuple(raw["loss"].get("class_weights", ())),
         "feature": Format(**raw["loss"]["feature"]),
         "error": Format(**raw["loss"]["error"]),
     }

@@ -7,7 +7,8 @@ Packets are runs of 32-bit words on AXI4-Stream that end with ``last``. Their fi
 header: bits 31..28 the kind, bits 15..8 the memory, bits 7..0 the trainable layer's number.
 Features and targets travel as 16-bit two's complement, two to a word, low half first, padded with
 zero to a whole word; features pixel by pixel in raster order, channels innermost. A class label
-takes one word. Parameters travel as 32-bit words.
+takes one word; where the plan ignores a label, the number of outputs stands for it. Parameters
+travel as 32-bit words.
 
 | packet to the board | words after the header |
 | --- | --- |
@@ -78,7 +79,7 @@ class ErrorBit(IntEnum):
 
     PACKET_KIND = 0  # a packet of unknown kind, or a sample of the other mode
     PACKET_LENGTH = 1  # last came early or late
-    LABEL = 2  # a class label that is not below the number of outputs
+    LABEL = 2  # a label that is neither a class nor ignored, or a target outside its 0 to 1
     LAYER = 3  # a WRITE or READ of a layer or memory that does not exist
     BUSY = 4  # a segment command while the board was not drained
 

@@ -2,7 +2,7 @@
 
 The rules themselves are ``model/rules_sums.py`` (trainable layers), ``model/rules_relays.py``
 (activations), ``model/rules_pools.py`` and ``model/rules_joins.py``; ``model/trace_walk.py`` asks
-here. Test: ``tests/test_rules.py``.
+here. Test: ``tests/test_rules.py``, ``tests/test_refusals.py``.
 """
 
 import operator

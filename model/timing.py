@@ -119,7 +119,7 @@ def _fp_cycles(plan: Plan, n: int) -> list[int]:
     if layer.kind == "relu":
         rows = _relay_cycles(layer, words_each)
     else:
-        beats = layer.i_blocks if layer.trainable else 1
+        beats = layer.fp_inner if layer.trainable else 1
         rows = _row_cycles(layer.fp_walks, layer.o_blocks, beats, words_each)
     slowest = max((x.i_row_cycles for x in takers(plan, n, "fp") if x.unfold), default=0)
     return [max(cycles, slowest) for cycles in rows]
@@ -133,7 +133,7 @@ def _eb_cycles(plan: Plan, n: int) -> list[int]:
     words_each = -(-layer.i_lanes // narrowest)
     if layer.kind == "relu":
         return _relay_cycles(layer, words_each)
-    beats = layer.o_blocks if layer.trainable else 1
+    beats = layer.eb_inner if layer.trainable else 1
     return _row_cycles(layer.eb_walks, layer.i_blocks, beats, words_each)
 
 
@@ -221,13 +221,13 @@ class Pass:
         return held
 
     def _loss(self, logits: Rows) -> Rows:
-        """Errors of the logits; those of the mean squared error follow each logit at once."""
+        """Errors of the logits; cross-entropy waits for a sample's last, others begin with each."""
         self.latency = logits[-1][1]
         interval = self.plan.loss_interval
         end = max(self.latency + self.plan.loss_latency, self._free("loss") + interval)
         self.engines["loss"] = (self.latency, end)
         self.holds["loss", "target_samples"] = [(0, self.latency, 1)]
-        start = logits[0][0] if self.plan.loss.kind == "mse" else end - interval
+        start = end - interval if self.plan.loss.labels else logits[0][0]
         return [(start, end)] * len(logits)
 
     def _backward(self, n: int, feature: Rows, result: Rows, errors: Rows) -> Rows:
@@ -236,7 +236,7 @@ class Pass:
         words = layer.o_shape[2] * layer.o_blocks
         if layer.trainable:
             walk = layer.fp_walks[0]
-            cycles = _row_cycles(layer.fp_walks, layer.o_blocks, layer.i_blocks, 1)
+            cycles = _row_cycles(layer.fp_walks, layer.o_blocks, layer.fp_inner, 1)
             rows = self._gather(f"{layer.name}.wg", walk, cycles, feature, errors, words)
             self._hold_rows(layer.name, "wg_rows", walk, feature, rows)
             self.holds[layer.name, "error_words"] = [

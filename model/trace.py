@@ -16,11 +16,11 @@ from .errors import InputError, UnsupportedError
 from .float_forward import float_features
 from .forks import with_forks
 from .graph import Graph, Node
+from .losses import check_loss, read_loss
 from .trace_walk import GraphWalk
 
-__all__ = ["LOSSES", "trace"]
+__all__ = ["trace"]
 
-LOSSES = ("cross_entropy", "mse")
 TOLERANCE = 1e-6  # of the largest logit, between two float64 sums in another order
 
 
@@ -47,7 +47,9 @@ class _Tracer(fx.Tracer):
         return result
 
 
-def trace(model: nn.Module, example_input: Tensor, loss: str = "cross_entropy") -> Graph:
+def trace(
+    model: nn.Module, example_input: Tensor, loss: str | nn.Module = "cross_entropy"
+) -> Graph:
     """Return the graph of ``model``: any acyclic one of the layers that ``model/rules.py`` lists.
 
     A feature that several layers read passes a fork, named ``<producer>.fork``. BatchNorm becomes
@@ -59,7 +61,7 @@ def trace(model: nn.Module, example_input: Tensor, loss: str = "cross_entropy") 
     ----------
     model : nn.Module that ends in a vector of logits; left as it is
     example_input : floating tensor [N, C, H, W] or [N, features]; its shape counts, and N is free
-    loss : ``cross_entropy`` or ``mse``
+    loss : a name or a torch loss module, see ``model/losses.py``
 
     Raises
     ------
@@ -69,8 +71,7 @@ def trace(model: nn.Module, example_input: Tensor, loss: str = "cross_entropy") 
     UnsupportedError
         For every module, argument or connection that the hardware does not have.
     """
-    if loss not in LOSSES:
-        raise InputError(f"loss must be one of {list(LOSSES)}, not {loss!r}")
+    kind, options = read_loss(loss)
     _check_example(example_input)
     _check_parameters(model)
     dtype = next((p.dtype for p in model.parameters()), torch.float32)
@@ -79,16 +80,13 @@ def trace(model: nn.Module, example_input: Tensor, loss: str = "cross_entropy") 
     outputs = walk.walk(torch.cat([sample, sample]))
     channels, height, width = (*sample.shape[1:], 1, 1)[:3]
     shape = (channels, height, width)
-    graph = Graph(shape, with_forks(walk.layers, walk.output, shape), loss, outputs)
+    graph = Graph(shape, with_forks(walk.layers, walk.output, shape), kind, outputs, options)
     if not graph.trainable:
         raise UnsupportedError(
             f"model ({type(model).__name__}) has no trainable layer: it must use at least one "
             "Conv2d or Linear"
         )
-    if loss == "cross_entropy" and outputs < 2:
-        raise UnsupportedError(
-            f"cross_entropy needs at least 2 outputs, not {outputs}: use loss='mse'"
-        )
+    check_loss(kind, options, outputs)
     _check_used(model, graph.nodes)
     _check_equal(model, graph, sample)
     return graph

@@ -11,6 +11,7 @@ from .formats import Format, Rounding
 from .hyper import Hyper
 from .pipeline.conv import Conv
 from .pipeline.linear import Linear
+from .pipeline.scale import Scale
 from .pipeline.update import state_dtype, update
 from .plan import LayerPlan, ParameterPlan
 from .versions import VersionStore
@@ -19,7 +20,11 @@ __all__ = ["Trained", "Weights"]
 
 Weights = dict[str, Tensor]  # working values of ``weight`` and ``bias``
 
-ENGINES: dict[str, type[Conv] | type[Linear]] = {"conv2d": Conv, "linear": Linear}
+ENGINES: dict[str, type[Conv] | type[Linear]] = {
+    "conv2d": Conv,
+    "linear": Linear,
+    "scale": Scale,
+}
 
 
 class Trained:
@@ -126,9 +131,9 @@ class Trained:
 
 
 def _shape(layer: LayerPlan, part: str) -> tuple[int, ...]:
-    outputs, inputs = layer.o_shape[0], layer.i_shape[0]
-    if part == "bias":
+    outputs, inputs = layer.o_shape[0], layer.group_shape[1]
+    if part == "bias" or layer.kind == "scale":
         return (outputs,)
     if layer.kind == "linear":
         return (outputs, inputs * layer.i_shape[1] * layer.i_shape[2])
-    return (outputs, inputs // layer.groups, *layer.kernel)
+    return (outputs, inputs, *layer.kernel)

@@ -45,7 +45,7 @@ class PacketReader(wiring.Component):
         self.plan = plan
         self.features = math.prod(plan.input_shape)
         self.feature_width = plan.layers[0].i_feature.width
-        self.classes = plan.loss.kind == "cross_entropy"
+        self.classes = plan.loss.labels
         target = 32 if self.classes else lanes(plan.loss.feature.width, 1)
         layers = range(max(2, len(plan.trainable)))
         words = range(max(parameter_words(plan)) + 1)

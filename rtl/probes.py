@@ -40,7 +40,7 @@ def probe_table(plan: Plan) -> list[Probe]:
             widths = [p.working.width for p in (layer.weight, layer.bias) if p is not None]
             sums = max(layer.wg_acc_width(plan.batch_max), layer.bias_acc_width(plan.batch_max))
             for kind in ("weight", "bias") if layer.bias else ("weight",):
-                table.append(Probe(f"{layer.name}.{kind}", layer.a * layer.b, max(widths)))
+                table.append(Probe(f"{layer.name}.{kind}", layer.word_size, max(widths)))
                 table.append(Probe(f"{layer.name}.{kind}_gradient", layer.update_lanes, sums))
     table.append(Probe("loss.error", 1, plan.loss.error.width))
     return table

@@ -19,14 +19,18 @@ def signed(word: int, bits: int) -> int:
 
 def parameter_order(layer):
     """(part, index) of every place of an update sweep, None where it is padding."""
-    shape = (layer.o_shape[0], layer.i_shape[0], *layer.kernel)
-    columns = 1 if layer.unfold else layer.kernel[1]
-    for block in range(layer.o_blocks):
+    inputs = layer.i_shape[0] // layer.groups
+    shape = (layer.o_shape[0], inputs, *layer.kernel)
+    columns, channels = layer.kernel[1], inputs
+    if layer.unfold:
+        columns, channels = 1, inputs * columns
+    words = layer.o_shape[0] // (layer.group_lanes * layer.a)
+    for block in range(words):
         for row in range(layer.kernel[0]):
             for column in range(columns):
-                for i_block in range(layer.i_blocks):
-                    for lane in range(layer.a * layer.b):
-                        output = block * layer.a + lane // layer.b
+                for i_block in range(channels // layer.b):
+                    for lane in range(layer.group_lanes * layer.a * layer.b):
+                        output = block * layer.group_lanes * layer.a + lane // layer.b
                         channel = i_block * layer.b + lane % layer.b
                         if layer.unfold:
                             column, channel = divmod(channel, layer.i_shape[0])
@@ -34,10 +38,11 @@ def parameter_order(layer):
                         yield "weight", int(np.ravel_multi_index(place, shape))
     if layer.bias is None:
         return
-    for block in range(layer.o_blocks):
-        for lane in range(layer.a):
-            yield "bias", block * layer.a + lane
-        for _ in range(-layer.a % layer.update_lanes):
+    lanes = layer.group_lanes * layer.a
+    for block in range(words):
+        for lane in range(lanes):
+            yield "bias", block * lanes + lane
+        for _ in range(-lanes % layer.update_lanes):
             yield None
 
 

@@ -4,6 +4,7 @@
 parameters back through the host's door, and returns both sides. It fails at its deadline.
 """
 
+import math
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,16 +19,20 @@ from gradweave.model.formats import Rounding
 from gradweave.model.hyper import Hyper
 from gradweave.model.pipeline.conv import Conv as GoldenConv
 from gradweave.model.pipeline.linear import Linear as GoldenLinear
+from gradweave.model.pipeline.scale import Scale as GoldenScale
 from gradweave.model.pipeline.update import state_dtype, update
 from gradweave.model.plan import LayerPlan
 from gradweave.model.versions import version
 from gradweave.rtl.pipeline.conv import Conv
 from gradweave.rtl.pipeline.linear import Linear
+from gradweave.rtl.pipeline.scale import Scale
 from gradweave.tests.streams import drive, plain
 
 __all__ = ["HYPER", "Side", "train_layer"]
 
 BATCH_MAX = 8
+GOLDEN = {"conv2d": GoldenConv, "linear": GoldenLinear, "scale": GoldenScale}
+HARDWARE = {"conv2d": Conv, "linear": Linear, "scale": Scale}
 HYPER = Hyper(batch=2, lr_mantissa=40000, lr_shift=18, momentum=50000)
 
 
@@ -65,15 +70,23 @@ def train_layer(
     seed: int = 1,
     scale: int = 12,
     deadline_cycles: int = 60_000,
+    bias: torch.Tensor | None = None,
 ) -> tuple[Side, Side]:
-    """Return (hardware, golden) after ``batches`` mini-batches of random values below 2**scale."""
+    """Return (hardware, golden) after ``batches`` mini-batches of random values below 2**scale.
+
+    ``bias`` replaces the drawn master biases of a layer that has some.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def draw(bits: int, *shape: int) -> torch.Tensor:
         return torch.randint(-(1 << bits), 1 << bits, shape, generator=generator)
 
     samples = batches * hyper.batch
-    shape = (layer.o_shape[0], layer.i_shape[0], *layer.kernel)
+    shape = {
+        "conv2d": (layer.o_shape[0], layer.group_shape[1], *layer.kernel),
+        "linear": (layer.o_shape[0], math.prod(layer.i_shape)),
+        "scale": layer.o_shape[:1],
+    }[layer.kind]
     case = _Case(
         layer,
         hyper,
@@ -81,18 +94,17 @@ def train_layer(
         draw(scale, samples, *layer.i_shape),
         draw(scale - 2, samples, *layer.o_shape),
         draw(26, *shape),
-        draw(26, shape[0]) if layer.bias else None,
+        (draw(26, shape[0]) if bias is None else bias) if layer.bias else None,
     )
     return _Hardware(case, batches, stall, seed, deadline_cycles).run(), _golden(case, batches)
 
 
 def _golden(case: _Case, batches: int) -> Side:
     layer, side = case.layer, Side()
-    engine = (GoldenConv if layer.kind == "conv2d" else GoldenLinear)(layer, BATCH_MAX)
-    linear = layer.kind == "linear"
+    engine = GOLDEN[layer.kind](layer, BATCH_MAX)
     names = ["weight"] + (["bias"] if layer.bias else [])
     plans = {name: getattr(layer, name) for name in names}
-    states = {"weight": case.weight.flatten(1) if linear else case.weight, "bias": case.bias}
+    states = {"weight": case.weight, "bias": case.bias}
     masters = {name: states[name].to(state_dtype(plans[name])) for name in names}
     momenta = {name: torch.zeros_like(masters[name]) for name in names}
     working = [
@@ -130,9 +142,9 @@ def _golden(case: _Case, batches: int) -> Side:
             masters[name], momenta[name], new[name] = result.master, result.momentum, result.working
             counts[name] += result.clipped
         working.append(new)
-    side.o = _words(torch.cat(outputs).reshape(-1, *layer.o_shape), layer.a)
+    side.o = _words(torch.cat(outputs).reshape(-1, *layer.o_shape), layer.o_lanes)
     if errors_below:
-        side.i_error = _words(torch.cat(errors_below).reshape(-1, *layer.i_shape), layer.b)
+        side.i_error = _words(torch.cat(errors_below).reshape(-1, *layer.i_shape), layer.i_lanes)
     side.masters, side.momenta = _packed(layer, masters), _packed(layer, momenta)
     side.saturated = counts
     return side
@@ -153,7 +165,7 @@ class _Hardware:
     def __init__(self, case: _Case, batches: int, stall: float, seed: int, deadline: int):
         self.case, self.batches, self.stall, self.deadline = case, batches, stall, deadline
         self.seed = seed
-        kind = Conv if case.layer.kind == "conv2d" else Linear
+        kind = HARDWARE[case.layer.kind]
         self.dut = kind(case.layer, batch_max=BATCH_MAX, rounding=case.rounding)
         self.side = Side(times={"o": [], "i_error": []})
         self.running = self.ended = False
@@ -248,7 +260,7 @@ class _Hardware:
     async def _errors(self, ctx: Any) -> None:
         """A sample's errors begin only after all of its outputs, as behind a loss."""
         rng = random.Random(self.seed + 1)
-        words = _words(self.case.errors, self.case.layer.a)
+        words = _words(self.case.errors, self.case.layer.o_lanes)
         for start in range(0, len(words), self.o_words):
             await self._until(ctx, lambda start=start: len(self.side.o) >= start + self.o_words)
             await drive(ctx, self.dut.o_error, words[start : start + self.o_words], self.stall, rng)

@@ -190,10 +190,10 @@ MODELS = {
         "model (Sequential) has no trainable layer: it must use at least one Conv2d or Linear",
     ),
     "unsupported": (
-        lambda: nn.Sequential(nn.Conv2d(1, 4, 8), nn.GELU()),
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 8), nn.GroupNorm(2, 4)),
         gw.UnsupportedError,
-        "1 (GELU, input 4x1x1) is not supported: supported are Conv2d, Linear, ReLU, MaxPool2d, "
-        "Flatten and Identity",
+        "1 (GroupNorm, input 4x1x1) is not supported: only BatchNorm with frozen statistics "
+        "normalises in hardware; use BatchNorm2d",
     ),
 }
 

@@ -20,16 +20,23 @@ def one_thread():
 
 
 def drawn(seed: int):
+    """Shapes with dilation, groups and, at either end of an axis, padding of its own."""
     rng = random.Random(seed)
     kernel = (rng.randint(1, 6), rng.randint(1, 6))
     stride = (rng.randint(1, 4), rng.randint(1, 4))
     padding = (rng.randint(0, kernel[0]), rng.randint(0, kernel[1]))
-    size = tuple(rng.randint(max(1, k - 2 * p), 13) for k, p in zip(kernel, padding, strict=True))
+    dilation = (rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 2, 3)))
+    groups = rng.choice((1, 1, 2, 3))
+    reach = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
+    behind = (rng.randint(0, kernel[0]), rng.randint(0, kernel[1]))
+    ends = tuple(zip(padding, behind, strict=True))
+    least = (max(1, r - sum(e)) for r, e in zip(reach, ends, strict=True))
+    size = tuple(rng.randint(n, max(n, 13)) for n in least)
     outputs = tuple(
-        (n + 2 * p - k) // s + 1 for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
+        (n + sum(e) - r) // s + 1 for n, r, s, e in zip(size, reach, stride, ends, strict=True)
     )
-    counts = rng.randint(1, 5), rng.randint(1, 3), rng.randint(1, 3)
-    return kernel, stride, padding, size, outputs, counts
+    counts = rng.randint(1, 5), groups * rng.randint(1, 3), groups * rng.randint(1, 3)
+    return kernel, stride, ends, dilation, groups, size, outputs, counts
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
@@ -40,31 +47,35 @@ def test_drawn_shapes_equal_torch(dtype):
         return torch.randint(-99, 100, shape, generator=generator)
 
     for seed in range(120):
-        kernel, stride, padding, size, outputs, (samples, inputs, results) = drawn(seed)
+        kernel, stride, ends, dilation, groups, size, outputs, counts = drawn(seed)
+        samples, inputs, results = counts
+        padding = (ends[0][0], ends[1][0])
         x, e = integers(samples, inputs, *size), integers(samples, results, *outputs)
-        w = integers(results, inputs, *kernel)
+        w = integers(results, inputs // groups, *kernel)
         x_real, w_real = x.double().requires_grad_(), w.double().requires_grad_()
-        y = torch.conv2d(x_real, w_real, None, stride, padding)
+        padded = torch.nn.functional.pad(x_real, (*ends[1], *ends[0]))
+        y = torch.conv2d(padded, w_real, None, stride, 0, dilation, groups)
         y.backward(e.double())
 
-        forward = Correlation(
-            size=size, kernel=kernel, stride=stride, padding=padding, outputs=outputs, dtype=dtype
-        )
+        shared = {"kernel": kernel, "dilation": dilation, "groups": groups, "dtype": dtype}
+        forward = Correlation(size=size, stride=stride, padding=padding, outputs=outputs, **shared)
         back = Correlation(
             size=outputs,
-            kernel=kernel,
-            padding=(kernel[0] - 1 - padding[0], kernel[1] - 1 - padding[1]),
+            padding=tuple(
+                d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)
+            ),
             outputs=size,
             spread=stride,
-            dtype=dtype,
+            **shared,
         )
+        flipped = w.flip(2, 3).unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
         # Twice, so that what the first pass left behind could be seen.
         for _ in range(2):
             forward.load(x)
             got = forward.apply(forward.arrange(w))
             gradient = forward.gradient(e)
             back.load(e)
-            below = back.apply(back.arrange(w.flip(2, 3).transpose(0, 1)))
+            below = back.apply(back.arrange(flipped))
             assert got.dtype == gradient.dtype == below.dtype == dtype
             assert torch.equal(got.double(), y.detach()), seed
             assert torch.equal(gradient.double(), w_real.grad), seed

@@ -185,7 +185,12 @@ def test_the_report_names_every_engine(design):
             gw.InputError,
             "batch must be 1 to batch_max = 4 samples, not 8",
         ),
-        ({"loss": "l1"}, gw.InputError, "loss must be one of ['cross_entropy', 'mse'], not 'l1'"),
+        (
+            {"loss": "l1"},
+            gw.InputError,
+            "loss must be one of ['cross_entropy', 'mse', 'huber', 'bce_with_logits'] or a torch "
+            "loss module, not 'l1'",
+        ),
     ],
 )
 def test_options_that_cannot_be_are_refused(model, options, kind, message):

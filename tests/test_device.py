@@ -209,7 +209,8 @@ def test_an_unknown_board_is_refused(hand_plan):
 
 
 FAULTS = {
-    "label": r"board sent \d+ words, not 48; board reports LABEL \(a label that is no output\)",
+    "label": r"board sent \d+ words, not 48; board reports LABEL \(a label that is no output, or a "
+    r"target outside 0 to 1\)",
     "never_ready": r"board did not prepare its segment in time \(status bit 0 stays set\): "
     "reset the device",
     "stuck_update": r"board must finish 2 updates, but stands at "

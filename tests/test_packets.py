@@ -128,6 +128,50 @@ def test_an_unfolded_kernel_worked_by_hand(hand_plan):
     assert values[:8].tolist() == [0, 3, 6, 9, 12, 15, 1, 4]
 
 
+@pytest.mark.parametrize(
+    ("groups", "a", "b", "group_lanes", "update_lanes"),
+    [(3, 2, 1, 1, 2), (3, 4, 2, 1, 8), (3, 4, 2, 3, 4), (6, 2, 1, 2, 4), (2, 6, 3, 2, 36)],
+)
+def test_grouped_parameters_go_in_the_order_of_the_sweep_and_come_back(
+    hand_plan, groups, a, b, group_lanes, update_lanes
+):
+    folding = {"a": a, "b": b, "group_lanes": group_lanes, "update_lanes": update_lanes}
+    layer = conv(hand_plan, groups=groups, **folding)
+    weight = np.arange(12 * 6 // groups * 9).reshape(12, 6 // groups, 3, 3)
+    biases = -np.arange(12)
+    values = packets.pack_parameters(layer, weight, biases)
+    tensors = {"weight": weight.reshape(-1), "bias": biases}
+    order = list(parameter_order(layer))
+    assert values.tolist() == [tensors[place[0]][place[1]] if place else 0 for place in order]
+    assert len(values) == layer.sweep_chunks * layer.update_lanes
+    found_weight, found_bias = packets.unpack_parameters(layer, values)
+    assert np.array_equal(found_weight, weight)
+    assert np.array_equal(found_bias, biases)
+
+
+def test_two_groups_at_once_by_hand(hand_plan):
+    """Weight [4, 2, 1, 1] in two groups of two outputs and two inputs: one word, in order."""
+    layer = dataclasses.replace(
+        hand_plan.layers[0], i_shape=(4, 1, 1), o_shape=(4, 1, 1), kernel=(1, 1), padding=(0, 0)
+    )
+    layer = dataclasses.replace(layer, groups=2, a=2, b=2, group_lanes=2, update_lanes=4)
+    weight = np.array([11, 12, 21, 22, 33, 34, 43, 44]).reshape(4, 2, 1, 1)
+    values = packets.pack_parameters(layer, weight, np.array([1, 2, 3, 4]))
+    assert values.tolist() == [11, 12, 21, 22, 33, 34, 43, 44, 1, 2, 3, 4]
+    single = dataclasses.replace(layer, a=1, b=1, group_lanes=1, update_lanes=1)
+    values = packets.pack_parameters(single, weight, np.array([1, 2, 3, 4]))
+    assert values.tolist() == [11, 12, 21, 22, 33, 34, 43, 44, 1, 2, 3, 4]
+
+
+def test_a_scale_has_a_weight_and_a_bias_a_channel(hand_plan):
+    layer = conv(hand_plan, kind="scale", kernel=(1, 1), padding=(0, 0), groups=6, group_lanes=3)
+    layer = dataclasses.replace(layer, a=1, b=1, o_shape=(6, 5, 5), update_lanes=1)
+    weight, bias = np.arange(6), np.arange(10, 16)
+    values = packets.pack_parameters(layer, weight, bias)
+    assert values.tolist() == [*weight, *bias]
+    assert np.array_equal(packets.unpack_parameters(layer, values)[0].reshape(6), weight)
+
+
 def test_linear_weights_are_seen_as_maps(hand_plan):
     layer = hand_plan.layer("linear")
     weight = np.arange(10 * 64).reshape(10, 64)

@@ -203,7 +203,7 @@ REFUSED = {
     ),
     "one_output": (
         lambda: nn.Sequential(nn.Conv2d(2, 1, 8)),
-        "cross_entropy needs at least 2 outputs, not 1: use loss='mse'",
+        "cross_entropy needs at least 2 outputs, not 1: use loss='bce_with_logits' or 'mse'",
     ),
 }
 
@@ -305,7 +305,8 @@ BAD_CALLS = {
     "list": (([[1.0]],), "example_input must be a torch tensor, not list"),
     "loss": (
         (IMAGE, "hinge"),
-        "loss must be one of ['cross_entropy', 'mse'], not 'hinge'",
+        "loss must be one of ['cross_entropy', 'mse', 'huber', 'bce_with_logits'] or a torch loss "
+        "module, not 'hinge'",
     ),
     "channels": (
         (torch.zeros(1, 3, 8, 8),),

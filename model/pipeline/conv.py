@@ -2,7 +2,8 @@
 
 Feature maps and errors are [B, C, H, W] tensors of integers, in any memory layout; float64 is
 fastest. Sums are float64 where their worst case is exact in it, int64 otherwise, and are not
-rounded here.
+rounded here. An output channel sees the input channels of its group alone; windows may reach
+beyond the map, where features are zero.
 
 RTL: ``rtl/pipeline/conv.py``. Test: ``tests/pipeline/test_golden_conv.py``.
 """
@@ -39,7 +40,7 @@ class Conv:
 
     Parameters
     ----------
-    layer : LayerPlan of kind ``conv2d``
+    layer : LayerPlan of kind ``conv2d`` or ``scale``
     batch : int, the largest number of samples that one weight gradient may sum over
 
     Raises
@@ -50,40 +51,42 @@ class Conv:
 
     def __init__(self, layer: LayerPlan, batch: int) -> None:
         self.layer = layer
-        name, kernel = layer.name, layer.kernel
-        source, result = layer.i_shape[1:], layer.o_shape[1:]
-        self._forward = Correlation(
-            size=source,
-            kernel=kernel,
-            stride=layer.stride,
-            padding=layer.padding,
-            outputs=result,
-            dtype=sum_dtype(layer.fp_acc_width, f"{name}: forward sums"),
-        )
+        name = layer.name
+        self._forward = self._over_outputs(sum_dtype(layer.fp_acc_width, f"{name}: forward sums"))
         # What the kernel does not reach backwards is zero padding of the flipped kernel.
+        reach = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel, strict=True)]
         self._backward = Correlation(
-            size=result,
-            kernel=kernel,
-            padding=(kernel[0] - 1 - layer.padding[0], kernel[1] - 1 - layer.padding[1]),
-            outputs=source,
+            size=layer.o_shape[1:],
+            kernel=layer.kernel,
+            padding=(reach[0] - layer.padding[0], reach[1] - layer.padding[1]),
+            outputs=layer.i_shape[1:],
             spread=layer.stride,
+            dilation=layer.dilation,
+            groups=layer.groups,
             dtype=sum_dtype(layer.eb_acc_width, f"{name}: backward sums"),
         )
         self._gradient = self._forward
         dtype = sum_dtype(layer.wg_acc_width(batch), f"{name}: weight gradient sums")
         if dtype != self._forward.dtype:
-            self._gradient = Correlation(
-                size=source,
-                kernel=kernel,
-                stride=layer.stride,
-                padding=layer.padding,
-                outputs=result,
-                dtype=dtype,
-            )
+            self._gradient = self._over_outputs(dtype)
         self._bias_dtype = sum_dtype(layer.bias_acc_width(batch), f"{name}: bias gradient sums")
 
+    def _over_outputs(self, dtype: torch.dtype) -> Correlation:
+        layer = self.layer
+        return Correlation(
+            size=layer.i_shape[1:],
+            kernel=layer.kernel,
+            stride=layer.stride,
+            padding=layer.padding,
+            outputs=layer.o_shape[1:],
+            dilation=layer.dilation,
+            groups=layer.groups,
+            dtype=dtype,
+        )
+
     def forward(self, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return ``sum w*f + bias`` [B, Co, Ho, Wo] for ``weight`` [Co, Ci, Kh, Kw].
+        """Return ``sum w*f + bias`` [B, Co, Ho, Wo] for ``weight`` [Co, Ci/groups, Kh,
+        Kw].
 
         ``bias`` [Co] is already shifted to the sum's fraction bits.
         """
@@ -98,11 +101,12 @@ class Conv:
         Wo].
         """
         self._backward.load(errors)
-        return self._backward.apply(self._backward.arrange(weight.flip(2, 3).transpose(0, 1)))
+        flipped = weight.flip(2, 3).unflatten(0, (self.layer.groups, -1))
+        return self._backward.apply(self._backward.arrange(flipped.transpose(1, 2).flatten(0, 1)))
 
     def weight_gradient(self, errors: Tensor) -> Tensor:
-        """Return ``sum e*f`` over samples and positions [Co, Ci, Kh, Kw], with the features of the
-        last forward pass.
+        """Return ``sum e*f`` over samples and positions [Co, Ci/groups, Kh, Kw], with the features
+        of the last forward pass.
         """
         return self._gradient.gradient(errors)
 

@@ -2,7 +2,9 @@
 integers alone.
 
 With ``m = max z``: ``t = (m - z) * log2(e)`` in 10 fraction bits, ``x = 2**(16 - t)`` from a table
-and a shift, and ``p = x / sum x`` by an exact division.
+and a shift, and ``p = x / sum x`` by an exact division. With class weights, or a label that is
+ignored (whose weight is 0), the error is ``w[label] * (p - onehot)``: one more rounding, of the
+exact product.
 
 RTL: ``rtl/pipeline/cross_entropy.py``. Test: ``tests/pipeline/test_golden_cross_entropy.py``.
 """
@@ -24,7 +26,7 @@ _TABLE = torch.tensor(exp_table())
 
 def probabilities(logits: Tensor, loss: LossPlan, rounding: Rounding) -> Tensor:
     """Return softmax of ``logits`` [B, outputs] (integers of ``loss.feature``), with
-    ``loss.error.frac`` fraction bits.
+    ``loss.probability_frac`` fraction bits.
 
     int64, rounded half to even whatever ``rounding`` is, which rounds the exponent alone.
     """
@@ -34,7 +36,7 @@ def probabilities(logits: Tensor, loss: LossPlan, rounding: Rounding) -> Tensor:
     index, shift = exponent & ((1 << EXP_INDEX_BITS) - 1), exponent >> EXP_INDEX_BITS
     powers = _TABLE[index] >> shift
     total = powers.sum(1, keepdim=True)
-    scaled = powers << loss.error.frac
+    scaled = powers << loss.probability_frac
     lower = scaled // total
     doubled = (scaled - lower * total) * 2
     return lower + ((doubled > total) | ((doubled == total) & (lower & 1 == 1)))
@@ -43,8 +45,13 @@ def probabilities(logits: Tensor, loss: LossPlan, rounding: Rounding) -> Tensor:
 def error(logits: Tensor, labels: Tensor, loss: LossPlan, rounding: Rounding) -> tuple[Tensor, int]:
     """Return the errors of the logits [B, outputs] in ``loss.error``, and how many were clipped.
 
-    ``labels`` [B] are class numbers, int64.
+    ``labels`` [B] are class numbers, int64; ``loss.outputs`` is the label that is ignored.
     """
     errors = probabilities(logits, loss, rounding)
-    errors[torch.arange(len(labels)), labels] -= 1 << loss.error.frac
-    return requantize(errors, loss.error.frac, loss.error, rounding)
+    classes = torch.arange(loss.outputs)
+    errors -= (labels[:, None] == classes).to(torch.int64) << loss.probability_frac
+    if not loss.weighted:
+        return requantize(errors, loss.error.frac, loss.error, rounding)
+    weights = torch.tensor(loss.label_weights)[labels]
+    products = errors * weights[:, None]
+    return requantize(products, loss.probability_frac + loss.weight_frac, loss.error, rounding)

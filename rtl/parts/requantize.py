@@ -11,7 +11,15 @@ from ...model.errors import UnsupportedError
 from ...model.formats import Format, Rounding
 from . import lanes as lane_layout
 
-__all__ = ["Requantize", "requantize", "requantize_dynamic", "round_shift", "saturate"]
+__all__ = [
+    "Requantize",
+    "check_rounding",
+    "count_clips",
+    "requantize",
+    "requantize_dynamic",
+    "round_shift",
+    "saturate",
+]
 
 
 def round_shift(acc: Value, shift: int, rounding: Rounding) -> Value:
@@ -28,7 +36,7 @@ def round_shift(acc: Value, shift: int, rounding: Rounding) -> Value:
     UnsupportedError
         For any other rounding mode.
     """
-    _check_rounding(rounding)
+    check_rounding(rounding)
     if shift <= 0:
         return Cat(C(0, -shift), acc).as_signed()
     acc = _extend(acc, shift + 1)
@@ -87,7 +95,7 @@ def requantize_dynamic(
     shift : unsigned Value, bits; a run-time right shift from 0 to ``max_shift``
     max_shift : int, bits
     """
-    _check_rounding(rounding)
+    check_rounding(rounding)
     wide = _extend(acc, max_shift + 1)
     lost = ((C(1) << shift) - 1)[:max_shift]
     quotient = wide >> shift
@@ -116,14 +124,15 @@ class Requantize(wiring.Component):
     -------
     i : In(stream of ``acc_width``-bit lanes)
     o : Out(stream of ``fmt.width``-bit lanes)
-    clipped : Out(32), clipped values that have left through ``o`` since reset or ``clear``; wraps
+    clipped : Out(32), clipped values that have left through ``o`` since reset or ``clear``;
+        stays at its top
     clear : In(1), zeroes ``clipped``
     """
 
     def __init__(
         self, *, acc_width: int, lanes: int, shift: int, fmt: Format, rounding: Rounding
     ) -> None:
-        _check_rounding(rounding)
+        check_rounding(rounding)
         self.acc_width = acc_width
         self.lanes = lanes
         self.shift = shift
@@ -174,14 +183,26 @@ class Requantize(wiring.Component):
             with m.If(out_ready & stage_valid):
                 m.d.sync += [result[n].eq(value), clips[n].eq(clipped)]
 
-        with m.If(self.clear):
-            m.d.sync += self.clipped.eq(0)
-        with m.Elif(self.o.valid & self.o.ready):
-            m.d.sync += self.clipped.eq(self.clipped + sum(clips[n] for n in range(self.lanes)))
+        left = self.o.valid & self.o.ready
+        count_clips(m, self.clipped, clear=self.clear, left=left, clips=clips)
         return m
 
 
-def _check_rounding(rounding: Rounding) -> None:
+def count_clips(m: Module, counter: Signal, *, clear: Value, left: Value, clips: Value) -> None:
+    """Add the set bits of ``clips`` to ``counter`` where ``left`` is high; ``clear`` zeroes it.
+
+    A counter that reaches its top stays there.
+    """
+    total = Signal(len(counter) + 1, name="clips_total")
+    m.d.comb += total.eq(counter + sum(clips[n] for n in range(len(clips))))
+    with m.If(clear):
+        m.d.sync += counter.eq(0)
+    with m.Elif(left):
+        m.d.sync += counter.eq(Mux(total[-1], ~0, total))
+
+
+def check_rounding(rounding: Rounding) -> None:
+    """Raise UnsupportedError for a rounding mode that hardware does not do."""
     if rounding not in (Rounding.HALF_EVEN, Rounding.HALF_UP, Rounding.FLOOR):
         raise UnsupportedError(
             f"rounding must be half_even, half_up or floor in hardware, not {rounding.value}"

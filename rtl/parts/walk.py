@@ -12,12 +12,17 @@ from ...model.geometry import Walk
 __all__ = ["Walker", "beat_layout"]
 
 
-def beat_layout(*, rows: Walk, cols: Walk, outer: int, inner: int) -> data.StructLayout:
+def beat_layout(
+    *, rows: Walk, cols: Walk, outer: int, inner: int, groups: int = 1
+) -> data.StructLayout:
     """One beat of a walk: where to read, and what it begins and ends.
 
     ``first``/``last`` delimit one result (all taps and inner blocks); ``need`` source rows must be
-    present; ``free`` source rows may be dropped once a beat with ``row_last`` is taken.
+    present; ``free`` source rows may be dropped once a beat with ``row_last`` is taken. ``outer``
+    is the ``member``-th block of its group, ``inner`` counts from the group's source block
+    ``base``; both are without bits where there is one group.
     """
+    members = outer // groups if groups > 1 else 1
     taps = [
         max(p.first_tap + p.taps * axis.tap_step for p in axis.positions) for axis in (rows, cols)
     ]
@@ -29,6 +34,8 @@ def beat_layout(*, rows: Walk, cols: Walk, outer: int, inner: int) -> data.Struc
             "tap_col": range(taps[1] + 1),
             "outer": range(max(2, outer)),
             "inner": range(max(2, inner)),
+            "member": range(members),
+            "base": range((groups - 1) * inner + 1),
             "null": 1,
             "first": 1,
             "last": 1,
@@ -52,24 +59,36 @@ class Walker(wiring.Component):
     ----------
     rows, cols : Walk
     outer, inner : int, blocks per pixel outside and inside the tap loops
+    groups : int, equal runs of ``outer`` blocks, each of which has ``inner`` source blocks of its
+        own
 
     Members
     -------
     o : Out(stream of ``beat_layout``)
     """
 
-    def __init__(self, *, rows: Walk, cols: Walk, outer: int, inner: int):
+    def __init__(self, *, rows: Walk, cols: Walk, outer: int, inner: int, groups: int = 1):
         self.rows = rows
         self.cols = cols
         self.outer = outer
         self.inner = inner
-        self.layout = beat_layout(rows=rows, cols=cols, outer=outer, inner=inner)
+        self.groups = groups
+        self.layout = beat_layout(rows=rows, cols=cols, outer=outer, inner=inner, groups=groups)
         super().__init__({"o": Out(stream.Signature(self.layout))})
 
     @property
     def beats(self) -> int:
         """Beats of one sample."""
         return self.rows.beats * self.cols.beats * self.outer * self.inner
+
+    @property
+    def source_blocks(self) -> int:
+        """Blocks per pixel of the source."""
+        return self.groups * self.inner
+
+    def source_block(self, beat):
+        """The source block that ``beat`` reads."""
+        return beat.inner if self.groups == 1 else beat.base + beat.inner
 
     def elaborate(self, platform):
         m = Module()
@@ -84,6 +103,8 @@ class Walker(wiring.Component):
         col_tap, carry, col_first = _counter(m, "col_tap", col.last_tap, advance, carry)
         row_tap, carry, row_first = _counter(m, "row_tap", row.last_tap, advance, carry)
         result_last = carry
+        if self.groups > 1:
+            self._group(m, beat, advance, carry)
         outer, carry, outer_first = _counter(m, "outer", Const(self.outer - 1), advance, carry)
         _, carry, x_first = _counter(
             m, "x", Const(len(self.cols.positions) - 1), advance, carry, out=col.position
@@ -112,6 +133,16 @@ class Walker(wiring.Component):
         with m.If(advance):
             m.d.sync += [self.o.valid.eq(1), self.o.payload.eq(beat)]
         return m
+
+    def _group(self, m, beat, advance, result_last):
+        """Count along with the outer blocks: places in a group, and the group's source block."""
+        last = Const(self.outer // self.groups - 1)
+        member, group_last, _ = _counter(m, "member", last, advance, result_last)
+        base = Signal.like(beat.base, name="base")
+        with m.If(advance & group_last):
+            end = base == (self.groups - 1) * self.inner
+            m.d.sync += base.eq(Mux(end, 0, base + self.inner))
+        m.d.comb += [beat.member.eq(member), beat.base.eq(base)]
 
 
 class _Axis:
@@ -159,11 +190,9 @@ class _Axis:
         return self.entry.last_tap
 
     def source(self, tap):
-        return (
-            self.entry.first_source + tap
-            if self.walk.source_step > 0
-            else self.entry.first_source - tap
-        )
+        step = self.walk.source_step
+        way = tap if abs(step) == 1 else tap * abs(step)
+        return self.entry.first_source + way if step > 0 else self.entry.first_source - way
 
     def tap(self, tap):
         return self.entry.first_tap + tap * self.walk.tap_step

@@ -64,8 +64,8 @@ class Conv(wiring.Component):
         )
         members = {
             "i": In(stream.Signature(lanes(layer.i_feature.width, layer.i_lanes))),
-            "o": Out(stream.Signature(lanes(layer.o_feature.width, layer.a))),
-            "o_error": In(stream.Signature(lanes(layer.o_error.width, layer.a))),
+            "o": Out(stream.Signature(lanes(layer.o_feature.width, layer.o_lanes))),
+            "o_error": In(stream.Signature(lanes(layer.o_error.width, layer.o_lanes))),
             "batch": In(range(batch_max + 1)),
             "hyper": In(HYPER),
             "training": In(1),
@@ -90,7 +90,7 @@ class Conv(wiring.Component):
             "sums": Out(self.update.sums.shape()),
         }
         if layer.backward:
-            members["i_error"] = Out(stream.Signature(lanes(layer.i_error.width, layer.b)))
+            members["i_error"] = Out(stream.Signature(lanes(layer.i_error.width, layer.i_lanes)))
         super().__init__(members)
 
     def elaborate(self, platform):
@@ -208,9 +208,11 @@ class Conv(wiring.Component):
             rows=rows,
             cols=cols,
             outer=layer.o_blocks,
-            inner=layer.i_blocks,
-            i_lanes=layer.b,
-            o_lanes=layer.a,
+            inner=layer.fp_inner,
+            groups=layer.group_passes,
+            i_lanes=layer.i_lanes,
+            o_lanes=layer.o_lanes,
+            group_lanes=layer.group_lanes,
             transposed=False,
             i_width=layer.i_feature.width,
             weight_width=weight.width,
@@ -231,9 +233,11 @@ class Conv(wiring.Component):
             rows=rows,
             cols=cols,
             outer=layer.i_blocks,
-            inner=layer.o_blocks,
-            i_lanes=layer.a,
-            o_lanes=layer.b,
+            inner=layer.eb_inner,
+            groups=layer.group_passes,
+            i_lanes=layer.o_lanes,
+            o_lanes=layer.i_lanes,
+            group_lanes=layer.group_lanes,
             transposed=True,
             i_width=layer.o_error.width,
             weight_width=weight.width,
@@ -247,7 +251,7 @@ class Conv(wiring.Component):
     def _weights(self, m, name, beat, base, write_base, banks):
         """A copy of the working weights, read for ``beat`` from the bank at ``base``."""
         layer = self.hardware
-        shape = lanes(layer.weight.working.width, layer.a * layer.b)
+        shape = lanes(layer.weight.working.width, layer.word_size)
         m.submodules[f"{name}_weights"] = store = memory.Memory(
             shape=shape, depth=max(2, banks * layer.weight_words), init=[]
         )
@@ -260,12 +264,12 @@ class Conv(wiring.Component):
             write.en.eq(self.update.write_weights),
             write.addr.eq(Mux(self.update.sweep_all, 0, write_base) + self.update.write_word),
         ]
-        m.d.comb += [write.data[n].eq(self.update.working[n]) for n in range(layer.a * layer.b)]
+        m.d.comb += [write.data[n].eq(self.update.working[n]) for n in range(layer.word_size)]
         return read.data
 
     def _biases(self, m, beat, versions):
         layer = self.layer
-        shape = lanes(layer.bias.working.width, layer.a)
+        shape = lanes(layer.bias.working.width, layer.o_lanes)
         m.submodules.biases = store = memory.Memory(
             shape=shape, depth=max(2, layer.fp_banks * layer.o_blocks), init=[]
         )
@@ -280,7 +284,7 @@ class Conv(wiring.Component):
             ),
         ]
         # A bias word is short: the update leaves it in the top lanes, or, with more update lanes
-        # than a, in the last chunk's first.
-        first = layer.a * layer.b - max(layer.a, layer.update_lanes)
-        m.d.comb += [write.data[n].eq(self.update.working[first + n]) for n in range(layer.a)]
+        # than biases, in the last chunk's first.
+        first = layer.word_size - max(layer.o_lanes, layer.update_lanes)
+        m.d.comb += [write.data[n].eq(self.update.working[first + n]) for n in range(layer.o_lanes)]
         return read.data

@@ -1,40 +1,44 @@
-"""Softmax with cross-entropy: the error of a logit is its probability, minus one at the label.
+"""Softmax with cross-entropy: the error of a logit is its probability, minus one at the label,
+times the label's weight where classes are weighted or a label is ignored.
 
 Golden: ``model/pipeline/cross_entropy.py``. Test: ``tests/pipeline/test_cross_entropy.py``.
 """
 
-from itertools import pairwise
-
-from amaranth.hdl import C, Cat, Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ...model.errors import PlanError
-from ...model.formats import Format, Rounding
+from ...model.formats import Rounding
 from ...model.plan import LossPlan
-from ...model.tables import EXP_FRAC, EXP_INDEX_BITS, LOG2_E, LOG2_E_FRAC, exp_table
+from ...model.tables import EXP_FRAC
 from ..parts import lanes
+from ..parts.divider import Divider
+from ..parts.exponential import TERM_WIDTH, Exponential
 from ..parts.fifo import Fifo
-from ..parts.requantize import round_shift, saturate
+from ..parts.requantize import requantize
 
 __all__ = ["CrossEntropy"]
 
-EXPONENT = Format(15, EXP_INDEX_BITS, signed=False)
-TERM_WIDTH = EXP_FRAC + 1
+
+def _mark(loss):
+    """What is known of one output: is it the label's, is it the sample's last, and the label."""
+    label = range(loss.outputs + 1) if loss.weighted else unsigned(0)
+    return data.StructLayout({"match": 1, "last": 1, "label": label})
 
 
-def _marked(shape):
-    """A value of one output: is it the label's, is it the sample's last."""
-    return data.StructLayout({"value": shape, "match": 1, "last": 1})
+def _marked(shape, loss):
+    return data.StructLayout({"value": shape, "mark": _mark(loss)})
 
 
 class CrossEntropy(wiring.Component):
-    """Copies logits to the host and, in training, gives ``softmax(logits) - one_hot(label)``.
+    """Copies logits to the host and, in training, gives ``softmax(logits) - one_hot(label)``, times
+    the label's weight.
 
     Three stages work on three samples at once: gathering logits and their maximum, exponentials
     and their sum, and one division per output at 2 quotient bits a cycle. The interval is
-    ``outputs * ceil((error.frac + 1) / 2)`` cycles, ``outputs`` without training. Errors that are
-    not taken stall the input two samples later. Reset starts with a sample's first logit.
+    ``outputs * ceil((probability_frac + 1) / 2)`` cycles, ``outputs`` without training. Errors that
+    are not taken stall the input two samples later. Reset starts with a sample's first logit.
 
     Parameters
     ----------
@@ -45,13 +49,13 @@ class CrossEntropy(wiring.Component):
     -------
     i : In(stream of one ``loss.feature`` value), ``outputs`` logits a sample
     target : In(stream of unsigned(32)), a label a sample; only taken in training, with the sample's
-        last logit
+        last logit. ``outputs`` is the label that is ignored, where the plan has one
     o_logits : Out(stream), the logits, 1 cycle after they came
     o_error : Out(stream of one ``loss.error`` value), only in training
     training : In(1), changes only while drained
     clipped : Out(32), errors that saturated; ``clear`` : In(1), zeroes it
-    bad_label : Out(1), high for a cycle when a label was not below ``outputs``: the errors are then
-        the probabilities
+    bad_label : Out(1), high for a cycle when a label was none: the errors are then the
+        probabilities, or zero where labels have weights
     sample_done : Out(1), high in the cycle after a sample's last logit was taken
 
     Raises
@@ -84,23 +88,25 @@ class CrossEntropy(wiring.Component):
     @property
     def interval(self) -> int:
         """Cycles per sample in training."""
-        return self.loss.outputs * _division_cycles(self.loss)
+        return self.loss.outputs * self.loss.division_cycles
 
     @property
     def latency(self) -> int:
         """Cycles from a sample's first logit to its first error."""
-        return 2 * self.loss.outputs + _division_cycles(self.loss) + 8
+        cycles = self.loss.division_cycles + (10 if self.loss.weighted else 8)
+        return 2 * self.loss.outputs + cycles
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         outputs = self.loss.outputs
+        _, largest = self.loss.target_range
         feature = signed(self.loss.feature.width)
-        m.submodules.logits = logits = Fifo(_marked(feature), 2 * outputs)
+        m.submodules.logits = logits = Fifo(_marked(feature, self.loss), 2 * outputs)
         m.submodules.maxima = maxima = Fifo(feature, 2)
         m.submodules.exponentials = exponentials = _Exponentials(self.loss, self.rounding)
-        m.submodules.terms = terms = Fifo(_marked(unsigned(TERM_WIDTH)), 2 * outputs)
+        m.submodules.terms = terms = Fifo(_marked(unsigned(TERM_WIDTH), self.loss), 2 * outputs)
         m.submodules.sums = sums = Fifo(unsigned(_sum_width(self.loss)), 2)
-        m.submodules.quotients = quotients = _Quotients(self.loss)
+        m.submodules.quotients = quotients = _Quotients(self.loss, self.rounding)
         wiring.connect(m, logits.o, exponentials.i)
         wiring.connect(m, maxima.o, exponentials.i_maximum)
         wiring.connect(m, exponentials.o, terms.i)
@@ -126,11 +132,14 @@ class CrossEntropy(wiring.Component):
             self.target.ready.eq(taken & self.training & last),
             logits.i.valid.eq(taken & self.training),
             logits.i.payload.value.eq(logit),
-            logits.i.payload.match.eq(self.target.payload == index),
-            logits.i.payload.last.eq(last),
+            logits.i.payload.mark.match.eq(self.target.payload == index),
+            logits.i.payload.mark.last.eq(last),
             maxima.i.valid.eq(taken & self.training & last),
             maxima.i.payload.eq(maximum),
         ]
+        if self.loss.weighted:
+            known = self.target.payload < outputs
+            m.d.comb += logits.i.payload.mark.label.eq(Mux(known, self.target.payload, outputs))
         with m.If(copy_ready):
             m.d.sync += self.o_logits.valid.eq(taken)
         with m.If(taken):
@@ -141,15 +150,60 @@ class CrossEntropy(wiring.Component):
             ]
         m.d.sync += [
             self.sample_done.eq(taken & last),
-            self.bad_label.eq(self.target.ready & (self.target.payload >= outputs)),
+            self.bad_label.eq(self.target.ready & (self.target.payload > largest)),
         ]
         return m
 
 
 class _Exponentials(wiring.Component):
-    """Turns logits into ``2**16 * exp(logit - maximum)``, and gives a sample's sum with its last.
+    """Turns logits into ``2**16 * exp(logit - maximum)``; gives a sample's sum with its last."""
 
-    A pipeline of 5 stages that stands still as a whole when its output waits.
+    def __init__(self, loss: LossPlan, rounding: Rounding) -> None:
+        self.loss = loss
+        self.rounding = rounding
+        super().__init__(
+            {
+                "i": In(stream.Signature(_marked(signed(loss.feature.width), loss))),
+                "i_maximum": In(stream.Signature(signed(loss.feature.width))),
+                "o": Out(stream.Signature(_marked(unsigned(TERM_WIDTH), loss))),
+                "o_sum": Out(stream.Signature(unsigned(_sum_width(loss)))),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        feature = self.loss.feature
+        m.submodules.exponential = exponential = Exponential(
+            width=feature.width, frac=feature.frac, rounding=self.rounding, tag=_mark(self.loss)
+        )
+        m.d.comb += [
+            exponential.i.valid.eq(self.i.valid & self.i_maximum.valid),
+            exponential.i.payload.below.eq(self.i_maximum.payload - self.i.payload.value),
+            exponential.i.payload.tag.eq(self.i.payload.mark),
+            self.i.ready.eq(exponential.i.ready & self.i_maximum.valid),
+            self.i_maximum.ready.eq(exponential.i.ready & self.i.valid & self.i.payload.mark.last),
+        ]
+        term, mark = exponential.o.payload.value, exponential.o.payload.tag
+        total = Signal(_sum_width(self.loss))
+        sum_here = Signal.like(total)
+        sum_ready = ~mark.last | self.o_sum.ready
+        m.d.comb += [
+            sum_here.eq(total + term),
+            exponential.o.ready.eq(self.o.ready & sum_ready),
+            self.o.valid.eq(exponential.o.valid & sum_ready),
+            self.o.payload.value.eq(term),
+            self.o.payload.mark.eq(mark),
+            self.o_sum.valid.eq(exponential.o.valid & mark.last & self.o.ready),
+            self.o_sum.payload.eq(sum_here),
+        ]
+        with m.If(exponential.o.valid & exponential.o.ready):
+            m.d.sync += total.eq(Mux(mark.last, 0, sum_here))
+        return m
+
+
+class _Quotients(wiring.Component):
+    """Divides each term by its sample's sum, subtracts one at the label and multiplies by its
+    weight.
     """
 
     def __init__(self, loss: LossPlan, rounding: Rounding) -> None:
@@ -157,82 +211,7 @@ class _Exponentials(wiring.Component):
         self.rounding = rounding
         super().__init__(
             {
-                "i": In(stream.Signature(_marked(signed(loss.feature.width)))),
-                "i_maximum": In(stream.Signature(signed(loss.feature.width))),
-                "o": Out(stream.Signature(_marked(unsigned(TERM_WIDTH)))),
-                "o_sum": Out(stream.Signature(unsigned(_sum_width(loss)))),
-            }
-        )
-
-    def elaborate(self, platform: object) -> Module:
-        m = Module()
-        m.submodules.table = table = memory.Memory(
-            shape=unsigned(TERM_WIDTH), depth=1 << EXP_INDEX_BITS, init=exp_table()
-        )
-        read = table.read_port()
-        stages = 5
-        marks = [Signal(3, name=f"marks_{n}") for n in range(stages)]  # valid, match, last
-        advance = Signal()
-        m.d.comb += [
-            self.i.ready.eq(advance & self.i_maximum.valid),
-            self.i_maximum.ready.eq(self.i.valid & self.i.ready & self.i.payload.last),
-        ]
-
-        width = self.loss.feature.width
-        below = Signal(width)
-        product = Signal(width + len(C(LOG2_E)))
-        exponent = Signal(EXPONENT.width)
-        whole = Signal(EXPONENT.width - EXP_INDEX_BITS)
-        term = Signal(TERM_WIDTH)
-        rounded = round_shift(
-            Cat(product, C(0, 1)).as_signed(),
-            self.loss.feature.frac + LOG2_E_FRAC - EXPONENT.frac,
-            self.rounding,
-        )
-        saturated, _ = saturate(m, rounded, EXPONENT, name="exponent")
-        m.d.comb += [read.addr.eq(exponent[:EXP_INDEX_BITS]), read.en.eq(advance)]
-        with m.If(advance):
-            m.d.sync += [
-                marks[0].eq(
-                    Cat(self.i.valid & self.i.ready, self.i.payload.match, self.i.payload.last)
-                ),
-                [after.eq(mark) for mark, after in pairwise(marks)],
-                below.eq(self.i_maximum.payload - self.i.payload.value),
-                product.eq(below * LOG2_E),
-                exponent.eq(saturated),
-                whole.eq(exponent[EXP_INDEX_BITS:]),
-                term.eq(read.data >> whole),
-            ]
-
-        valid, match, last = marks[-1]
-        total = Signal(_sum_width(self.loss))
-        sum_here = Signal.like(total)
-        m.d.comb += [
-            sum_here.eq(total + term),
-            advance.eq(~valid | (self.o.ready & (~last | self.o_sum.ready))),
-            self.o.valid.eq(valid & (~last | self.o_sum.ready)),
-            self.o.payload.value.eq(term),
-            self.o.payload.match.eq(match),
-            self.o.payload.last.eq(last),
-            self.o_sum.valid.eq(valid & last & self.o.ready),
-            self.o_sum.payload.eq(sum_here),
-        ]
-        with m.If(valid & advance):
-            m.d.sync += total.eq(Mux(last, 0, sum_here))
-        return m
-
-
-class _Quotients(wiring.Component):
-    """Divides each term by its sample's sum, rounds half to even and subtracts one at the label.
-
-    Restoring division, 2 quotient bits a cycle; the next term is taken with a term's last bits.
-    """
-
-    def __init__(self, loss: LossPlan) -> None:
-        self.loss = loss
-        super().__init__(
-            {
-                "i": In(stream.Signature(_marked(unsigned(TERM_WIDTH)))),
+                "i": In(stream.Signature(_marked(unsigned(TERM_WIDTH), loss))),
                 "i_sum": In(stream.Signature(unsigned(_sum_width(loss)))),
                 "o": Out(stream.Signature(lanes(loss.error.width, 1))),
                 "clipped": Out(32),
@@ -242,70 +221,35 @@ class _Quotients(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        frac = self.loss.error.frac
-        cycles = _division_cycles(self.loss)
-        divisor = Signal(_sum_width(self.loss))
-        rest = Signal.like(divisor)
-        quotient = Signal(2 * cycles + 1)
-        match = Signal()
-        left = Signal(range(cycles + 1))
-
-        one, rest_one = _divide_step(m, rest, divisor, "one")
-        two, rest_two = _divide_step(m, rest_one, divisor, "two")
-        result_ready = Signal()
-        step = Signal()
-        load = Signal()
+        loss = self.loss
+        m.submodules.divider = divider = Divider(
+            width=_sum_width(loss),
+            part_width=TERM_WIDTH,
+            frac=loss.probability_frac,
+            tag=_mark(loss),
+        )
         m.d.comb += [
-            step.eq((left != 0) & ((left != 1) | result_ready)),
-            load.eq(self.i.valid & self.i_sum.valid & ((left == 0) | (step & (left == 1)))),
-            self.i.ready.eq(load),
-            self.i_sum.ready.eq(load & self.i.payload.last),
+            divider.i.valid.eq(self.i.valid & self.i_sum.valid),
+            divider.i.payload.part.eq(self.i.payload.value),
+            divider.i.payload.whole.eq(self.i_sum.payload),
+            divider.i.payload.tag.eq(self.i.payload.mark),
+            self.i.ready.eq(divider.i.ready & self.i_sum.valid),
+            self.i_sum.ready.eq(divider.i.ready & self.i.valid & self.i.payload.mark.last),
         ]
-        with m.If(load):
-            equal = self.i.payload.value == self.i_sum.payload
-            m.d.sync += [
-                divisor.eq(self.i_sum.payload),
-                rest.eq(Mux(equal, 0, self.i.payload.value)),
-                quotient.eq(equal),
-                match.eq(self.i.payload.match),
-                left.eq(cycles),
-            ]
-        with m.Elif(step):
-            m.d.sync += [rest.eq(rest_two), quotient.eq(Cat(two, one, quotient)), left.eq(left - 1)]
-
-        exact = Signal(len(quotient) + 1)  # the last bit says that something is left
-        exact_match = Signal()
-        probability = Signal(signed(frac + 2))
-        probability_match = Signal()
-        exact_valid = Signal()
-        probability_valid = Signal()
-        probability_ready = Signal()
-        out_ready = Signal()
-        m.d.comb += [
-            result_ready.eq(~exact_valid | probability_ready),
-            probability_ready.eq(~probability_valid | out_ready),
-            out_ready.eq(~self.o.valid | self.o.ready),
-        ]
-        with m.If(result_ready):
-            m.d.sync += [
-                exact_valid.eq(step & (left == 1)),
-                exact.eq(Cat(rest_two.any(), two, one, quotient)),
-                exact_match.eq(match),
-            ]
-        with m.If(probability_ready):
-            positive = Cat(exact, C(0, 1)).as_signed()
-            shift = 2 * cycles + 1 - frac
-            m.d.sync += [
-                probability_valid.eq(exact_valid),
-                probability.eq(round_shift(positive, shift, Rounding.HALF_EVEN)),
-                probability_match.eq(exact_match),
-            ]
-        difference = probability - Mux(probability_match, 1 << frac, 0)
-        error, error_clipped = saturate(m, difference, self.loss.error, name="error")
+        one = 1 << loss.probability_frac
+        exact = divider.o.payload.quotient - Mux(divider.o.payload.tag.match, one, 0)
+        exact_valid, exact_ready = divider.o.valid, divider.o.ready
+        if loss.weighted:
+            exact, exact_valid, exact_ready = self._weigh(m, divider.o, exact)
+        shift = loss.probability_frac + loss.weight_frac - loss.error.frac
+        error, error_clipped = requantize(
+            m, exact.as_signed(), shift, loss.error, self.rounding, name="error"
+        )
         clipped_here = Signal()
-        with m.If(out_ready):
+        m.d.comb += exact_ready.eq(~self.o.valid | self.o.ready)
+        with m.If(exact_ready):
             m.d.sync += [
-                self.o.valid.eq(probability_valid),
+                self.o.valid.eq(exact_valid),
                 self.o.payload[0].eq(error),
                 clipped_here.eq(error_clipped),
             ]
@@ -315,21 +259,28 @@ class _Quotients(wiring.Component):
             m.d.sync += self.clipped.eq(self.clipped + clipped_here)
         return m
 
+    def _weigh(self, m, source, difference):
+        """Multiply by the label's weight in two stages: the product, its valid and ready."""
+        weights = self.loss.label_weights
+        m.submodules.weights = table = memory.Memory(
+            shape=unsigned(max(weights).bit_length()), depth=len(weights), init=weights
+        )
+        read = table.read_port()
+        held = Signal(difference.shape(), name="held", reset_less=True)
+        held_valid, product_valid, product_ready = Signal(), Signal(), Signal()
+        product = Signal((held * read.data).shape(), name="product", reset_less=True)
+        held_ready = ~product_valid | product_ready
+        m.d.comb += [
+            source.ready.eq(~held_valid | held_ready),
+            read.addr.eq(source.payload.tag.label),
+            read.en.eq(source.ready),
+        ]
+        with m.If(source.ready):
+            m.d.sync += [held_valid.eq(source.valid), held.eq(difference)]
+        with m.If(held_ready):
+            m.d.sync += [product_valid.eq(held_valid), product.eq(held * read.data)]
+        return product, product_valid, product_ready
+
 
 def _sum_width(loss: LossPlan) -> int:
     return (loss.outputs << EXP_FRAC).bit_length()
-
-
-def _division_cycles(loss: LossPlan) -> int:
-    """Cycles of one division: ``error.frac`` bits and one more to round by, two a cycle."""
-    return (loss.error.frac + 2) // 2
-
-
-def _divide_step(m, rest, divisor, name):
-    """One bit of restoring division: the quotient bit and the new rest."""
-    doubled = Cat(C(0, 1), rest)
-    difference = Signal(len(divisor) + 2, name=f"difference_{name}")
-    after = Signal(len(divisor), name=f"rest_{name}")
-    fits = ~difference[-1]
-    m.d.comb += [difference.eq(doubled - divisor), after.eq(Mux(fits, difference, doubled))]
-    return fits, after

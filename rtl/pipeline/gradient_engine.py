@@ -23,10 +23,11 @@ __all__ = ["GradientEngine"]
 class GradientEngine(wiring.Component):
     """Adds errors times features to one sum per weight, and errors to one sum per bias.
 
-    Walks the layer's outputs as FP does; each beat multiplies ``a`` errors by ``b`` features and
-    adds the products to ``a*b`` sums. Interval: ``LayerPlan.fp_interval`` cycles per sample. Sums
-    live in ``gradient_banks`` banks: one takes the present mini-batch while the update reads, then
-    clears, the other. A sample's features wait in a window from the moment that FP receives them.
+    Walks the layer's outputs as FP does; each beat multiplies ``a`` errors by ``b`` features of
+    each group at once and adds the products to ``word_size`` sums. Interval:
+    ``LayerPlan.fp_interval`` cycles per sample. Sums live in ``gradient_banks`` banks: one takes
+    the present mini-batch while the update reads, then clears, the other. A sample's features wait
+    in a window from the moment that FP receives them.
 
     Parameters
     ----------
@@ -53,8 +54,8 @@ class GradientEngine(wiring.Component):
         bank = range(max(2, self.banks))
         super().__init__(
             {
-                "i": In(stream.Signature(lanes(layer.i_feature.width, layer.b))),
-                "o_error": In(stream.Signature(lanes(layer.o_error.width, layer.a))),
+                "i": In(stream.Signature(lanes(layer.i_feature.width, layer.i_lanes))),
+                "o_error": In(stream.Signature(lanes(layer.o_error.width, layer.o_lanes))),
                 "go": In(1),
                 "bank": In(bank),
                 "sample_done": Out(1),
@@ -64,8 +65,8 @@ class GradientEngine(wiring.Component):
                 "sweep_clear_weight": In(1),
                 "sweep_clear_bias": In(1),
                 "sweep_all": In(1),
-                "weight_sums": Out(lanes(self.weight_width, layer.a * layer.b)),
-                "bias_sums": Out(lanes(self.bias_width, layer.a)),
+                "weight_sums": Out(lanes(self.weight_width, layer.word_size)),
+                "bias_sums": Out(lanes(self.bias_width, layer.o_lanes)),
                 "events": Out(ENGINE_EVENTS),
             }
         )
@@ -80,17 +81,21 @@ class GradientEngine(wiring.Component):
         layer = self.layer
         rows, cols = layer.fp_walks
         m.submodules.walker = walker = Walker(
-            rows=rows, cols=cols, outer=layer.o_blocks, inner=layer.i_blocks
+            rows=rows,
+            cols=cols,
+            outer=layer.o_blocks,
+            inner=layer.fp_inner,
+            groups=layer.group_passes,
         )
         m.submodules.window = window = Window(
-            lanes(layer.i_feature.width, layer.b),
+            lanes(layer.i_feature.width, layer.i_lanes),
             rows=rows.source_size,
             cols=cols.source_size,
-            blocks=layer.i_blocks,
+            blocks=walker.source_blocks,
             depth=layer.buffers.wg_rows,
         )
         m.submodules.errors = errors = Fifo(
-            lanes(layer.o_error.width, layer.a), layer.buffers.error_words
+            lanes(layer.o_error.width, layer.o_lanes), layer.buffers.error_words
         )
         connect(m, flipped(self.i), window.i)
         connect(m, flipped(self.o_error), errors.i)
@@ -105,7 +110,7 @@ class GradientEngine(wiring.Component):
             window.need.eq(beat.need),
             window.row.eq(beat.row),
             window.col.eq(beat.col),
-            window.block.eq(beat.inner),
+            window.block.eq(walker.source_block(beat)),
             window.free.eq(beat.free),
             window.free_enable.eq(issue & beat.row_last),
             window.sample_end.eq(beat.sample_last),
@@ -120,8 +125,9 @@ class GradientEngine(wiring.Component):
         error = delay(m, errors.o.payload, READ_LATENCY, "error")
         weight_issue = delay(m, issue & ~beat.null, READ_LATENCY, "weight_issue", resets=True)
         products = []
-        for o in range(layer.a):
-            for i in range(layer.b):
+        for o in range(layer.o_lanes):
+            first = o // layer.a * layer.b
+            for i in range(first, first + layer.b):
                 product = Signal(
                     signed(layer.o_error.width + layer.i_feature.width),
                     name=f"product_{o}_{i}",
@@ -138,7 +144,7 @@ class GradientEngine(wiring.Component):
         m.submodules.weight_sums = weight_sums = SumBank(
             width=self.weight_width,
             term_width=len(products[0]),
-            lanes=layer.a * layer.b,
+            lanes=layer.word_size,
             depth=layer.weight_words,
             banks=self.banks,
         )
@@ -157,7 +163,7 @@ class GradientEngine(wiring.Component):
             m.submodules.bias_sums = bias_sums = SumBank(
                 width=self.bias_width,
                 term_width=layer.o_error.width,
-                lanes=layer.a,
+                lanes=layer.o_lanes,
                 depth=layer.o_blocks,
                 banks=self.banks,
             )
@@ -171,5 +177,5 @@ class GradientEngine(wiring.Component):
                 bias_sums.sweep_all.eq(self.sweep_all),
                 self.bias_sums.eq(bias_sums.sweep_sums),
             ]
-            m.d.comb += [bias_sums.terms[n].eq(error_late[n]) for n in range(layer.a)]
+            m.d.comb += [bias_sums.terms[n].eq(error_late[n]) for n in range(layer.o_lanes)]
         return m

@@ -7,17 +7,15 @@ from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ...model.errors import PlanError
 from ...model.formats import Rounding
-from ...model.geometry import Walk
 from ...model.plan import LayerPlan
+from ...model.pooling import check_maxpool
 from ...model.registers import saturating_tensors
 from ..parts import lanes
-from ..parts.delay import delay
 from ..parts.fifo import Fifo
 from ..parts.requantize import Requantize
-from ..parts.walk import Walker
-from ..parts.window import READ_LATENCY, Window
+from ..parts.window import READ_LATENCY
+from .pool_taps import PoolTaps
 
 __all__ = ["MaxPool"]
 
@@ -37,8 +35,8 @@ class MaxPool(wiring.Component):
 
     Parameters
     ----------
-    layer : LayerPlan of kind ``maxpool2d``
-    rounding : Rounding, not used
+    layer : LayerPlan of kind ``maxpool2d``; any stride, padding, dilation and number of outputs
+    rounding : Rounding, unused: nothing is rounded
 
     Members
     -------
@@ -46,21 +44,19 @@ class MaxPool(wiring.Component):
     o_error, i_error : In, Out; streams of the errors of output and input, only where
         ``layer.backward``
     training : In(1), low: no indices are kept, as no errors will come; changes only while drained
-    saturated : Out, clipped errors, only where ``layer.backward``; ``clear`` : In(1), zeroes them
+    saturated : Out, counts of clipped values: ``i_error``, 32 bits, only where ``layer.backward``
+    clear : In(1), zeroes them
 
     Raises
     ------
     PlanError
-        When the errors of input and output differ in fraction bits.
+        For what ``check_maxpool`` of ``model/pooling.py`` refuses.
     """
 
     def __init__(self, layer: LayerPlan, rounding: Rounding) -> None:
-        if layer.i_error.frac != layer.o_error.frac:
-            raise PlanError(
-                f"{layer.name}: i_error.frac must equal o_error.frac, {layer.o_error.frac} bits, "
-                f"not {layer.i_error.frac}"
-            )
+        check_maxpool(layer)
         self.layer = layer
+        self.rounding = rounding
         feature = stream.Signature(lanes(layer.o_feature.width, layer.lanes))
         members = {
             "i": In(feature),
@@ -69,8 +65,8 @@ class MaxPool(wiring.Component):
             "clear": In(1),
         }
         if layer.backward:
-            tensors = saturating_tensors(layer)
-            members["saturated"] = Out(data.StructLayout(dict.fromkeys(tensors, 32)))
+            counts = dict.fromkeys(saturating_tensors(layer), 32)
+            members["saturated"] = Out(data.StructLayout(counts))
             members["o_error"] = In(stream.Signature(lanes(layer.o_error.width, layer.lanes)))
             members["i_error"] = Out(stream.Signature(lanes(layer.i_error.width, layer.lanes)))
         super().__init__(members)
@@ -92,7 +88,7 @@ class MaxPool(wiring.Component):
             {"row": range(max(2, layer.kernel[0])), "col": range(max(2, layer.kernel[1]))}
         )
         winners = data.ArrayLayout(index, layer.lanes)
-        taps = _Taps(
+        taps = PoolTaps(
             shape=self.i.payload.shape(),
             walks=layer.fp_walks,
             blocks=layer.i_blocks,
@@ -146,7 +142,7 @@ class MaxPool(wiring.Component):
                 "winner": data.ArrayLayout(index, layer.lanes),
             }
         )
-        m.submodules.error_taps = taps = _Taps(
+        m.submodules.error_taps = taps = PoolTaps(
             shape=routed,
             walks=layer.eb_walks,
             blocks=layer.o_blocks,
@@ -184,82 +180,3 @@ class MaxPool(wiring.Component):
                 m.d.sync += total.eq(Mux(taps.first, 0, total) + Mux(won, taps.data.error[n], 0))
             m.d.comb += requantize.i.payload[n].eq(total)
         m.d.sync += requantize.i.valid.eq(taps.valid & taps.last)
-
-
-class _Taps(wiring.Component):
-    """Walks a buffered map and gives a tap a cycle, for results whose room is sure.
-
-    Members
-    -------
-    i : In(stream of ``shape``), the map
-    go : In(1), allows a result to begin; begun : Out(1), one does
-    valid, first, last, null, row, col, data : Out, a tap, ``READ_LATENCY`` cycles after its beat
-    taken : In(1), a result has left the FIFO of ``results`` words behind
-    """
-
-    def __init__(self, *, shape, walks: tuple[Walk, Walk], blocks: int, depth: int, latency: int):
-        rows, cols = walks
-        self.walker = Walker(rows=rows, cols=cols, outer=blocks, inner=1)
-        self.window = Window(
-            shape, rows=rows.source_size, cols=cols.source_size, blocks=blocks, depth=depth
-        )
-        fewest = 1
-        for walk in walks:
-            fewest *= min(max(1, position.taps) for position in walk.positions)
-        # Results in flight when every one is as short as the shortest, and one more.
-        self.results = max(3, -(-latency // fewest) + 1)
-        beat = self.walker.layout
-        super().__init__(
-            {
-                "i": In(stream.Signature(shape)),
-                "go": In(1),
-                "begun": Out(1),
-                "valid": Out(1),
-                "first": Out(1),
-                "last": Out(1),
-                "null": Out(1),
-                "row": Out(beat["tap_row"].shape),
-                "col": Out(beat["tap_col"].shape),
-                "data": Out(shape),
-                "taken": In(1),
-            }
-        )
-
-    def elaborate(self, platform: object) -> Module:
-        m = Module()
-        m.submodules.walker = self.walker
-        m.submodules.window = window = self.window
-        wiring.connect(m, wiring.flipped(self.i), window.i)
-
-        beat = self.walker.o.payload
-        credit = Signal(range(self.results + 1), init=self.results)
-        issue = Signal()
-        m.d.comb += [
-            issue.eq(
-                self.walker.o.valid & window.present & (~beat.first | ((credit != 0) & self.go))
-            ),
-            self.walker.o.ready.eq(issue),
-            self.begun.eq(issue & beat.first),
-            window.need.eq(beat.need),
-            window.row.eq(beat.row),
-            window.col.eq(beat.col),
-            window.block.eq(beat.outer),
-            window.free.eq(beat.free),
-            window.free_enable.eq(issue & beat.row_last),
-            window.sample_end.eq(beat.sample_last),
-            self.data.eq(window.data),
-        ]
-        m.d.sync += credit.eq(credit - self.begun + self.taken)
-        late = {
-            "valid": issue,
-            "first": beat.first,
-            "last": beat.last,
-            "null": beat.null,
-            "row": beat.tap_row,
-            "col": beat.tap_col,
-        }
-        for name, value in late.items():
-            resets = name == "valid"
-            late_value = delay(m, value, READ_LATENCY, f"late_{name}", resets=resets)
-            m.d.comb += getattr(self, name).eq(late_value)
-        return m

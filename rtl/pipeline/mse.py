@@ -3,7 +3,7 @@
 Golden: ``model/pipeline/mse.py``. Test: ``tests/pipeline/test_mse.py``.
 """
 
-from amaranth.hdl import Module, Mux, Signal, signed
+from amaranth.hdl import Module, Mux, Signal, Value, signed
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -107,9 +107,12 @@ class Mse(wiring.Component):
 
         m.d.comb += [
             requantize.i.valid.eq(difference_valid),
-            requantize.i.payload[0].eq(difference),
+            requantize.i.payload[0].eq(self._limited(difference)),
             requantize.clear.eq(self.clear),
             self.clipped.eq(requantize.clipped),
         ]
         wiring.connect(m, requantize.o, wiring.flipped(self.o_error))
         return m
+
+    def _limited(self, difference: Signal) -> Value:
+        return difference

@@ -17,20 +17,24 @@ from ..probes import probe_table
 from .activation import Clip, LeakyRelu
 from .add import Add
 from .affine import Affine
+from .avgpool import AvgPool
+from .binary_cross_entropy import BinaryCrossEntropy
 from .concat import Concat
 from .conv import Conv
 from .cross_entropy import CrossEntropy
 from .fork import Fork
+from .huber import Huber
 from .linear import Linear
 from .maxpool import MaxPool
 from .mse import Mse
 from .relu import Relu
+from .scale import Scale
 from .table import Table
 from .update_rule import HYPER
 
 __all__ = ["Network"]
 
-TRAINED = {"conv2d": Conv, "linear": Linear}
+TRAINED = {"conv2d": Conv, "linear": Linear, "scale": Scale}
 BLOCKS = {
     "relu": Relu,
     "clip": Clip,
@@ -38,9 +42,16 @@ BLOCKS = {
     **dict.fromkeys(TABLES, Table),
     "affine": Affine,
     "maxpool2d": MaxPool,
+    "avgpool2d": AvgPool,
     "add": Add,
     "concat": Concat,
     "fork": Fork,
+}
+LOSSES = {
+    "cross_entropy": CrossEntropy,
+    "mse": Mse,
+    "huber": Huber,
+    "binary_cross_entropy": BinaryCrossEntropy,
 }
 
 
@@ -69,8 +80,7 @@ class Network(wiring.Component):
         self.plan = plan
         self.blocks = [_block(layer, plan) for layer in plan.layers]
         self._by_name = dict(zip((layer.name for layer in plan.layers), self.blocks, strict=True))
-        loss = Mse if plan.loss.kind == "mse" else CrossEntropy
-        self.loss = loss(plan.loss, plan.rounding)
+        self.loss = LOSSES[plan.loss.kind](plan.loss, plan.rounding)
         trainable = [(n, layer) for n, layer in enumerate(plan.layers) if layer.trainable]
         saturated = {
             f"layer_{n}": data.StructLayout(dict.fromkeys(saturating_tensors(layer), 32))
@@ -126,16 +136,15 @@ class Network(wiring.Component):
             loss.clear.eq(self.reload),
             self.saturated.loss.eq(loss.clipped),
             self.sample_done.eq(loss.sample_done),
+            self.bad_label.eq(loss.bad_label),
         ]
-        if self.plan.loss.kind == "cross_entropy":
-            m.d.comb += self.bad_label.eq(loss.bad_label)
         self._control(m)
         self._probes(m)
         return m
 
     @property
     def _target_depth(self) -> int:
-        per_sample = 1 if self.plan.loss.kind == "cross_entropy" else self.plan.loss.outputs
+        per_sample = 1 if self.plan.loss.labels else self.plan.loss.outputs
         return self.plan.loss.target_samples * per_sample
 
     def _streams(self, m):

@@ -25,7 +25,8 @@ class SumEngine(wiring.Component):
     """For every position of a walk, the sum over taps and inner blocks of weights times source,
     requantised.
 
-    One beat per cycle multiplies ``i_lanes`` source values by ``o_lanes * i_lanes`` weights.
+    One beat per cycle multiplies ``i_lanes`` source values by ``o_lanes * i_lanes / group_lanes``
+    weights.
     Interval: ``Walker.beats`` cycles per sample; latency from a position's last beat to its result:
     ``latency``. A result is begun only when its rows are present, its weight version is there
     (``go``, looked at on a sample's first beat) and the output FIFO has room for it, so nothing
@@ -36,7 +37,10 @@ class SumEngine(wiring.Component):
     rows, cols : Walk
     outer, inner : int, blocks of results and of source per pixel
     i_lanes, o_lanes : int
-    transposed : bool, False reads a weight word as [output][input], True as [input][output]
+    groups : int, equal runs of ``outer`` blocks, each with ``inner`` source blocks of its own
+    group_lanes : int, groups side by side in a word of source, of results and of weights
+    transposed : bool, False reads a weight word as [group][output][input], True as
+        [group][input][output]
     i_width, weight_width, acc_width : int, bits
     acc_frac : int; o_format : Format; rounding : Rounding
     bias_width, bias_shift : int, bits; width 0 for no bias
@@ -70,17 +74,21 @@ class SumEngine(wiring.Component):
         depth: int,
         bias_width: int = 0,
         bias_shift: int = 0,
+        groups: int = 1,
+        group_lanes: int = 1,
     ):
         self.rows, self.cols = rows, cols
         self.outer, self.inner = outer, inner
         self.i_lanes, self.o_lanes = i_lanes, o_lanes
+        self.groups, self.group_lanes = groups, group_lanes
+        self.terms = i_lanes // group_lanes
         self.transposed = transposed
         self.i_width, self.weight_width = i_width, weight_width
         self.acc_width, self.acc_frac = acc_width, acc_frac
         self.o_format, self.rounding = o_format, rounding
         self.bias_width, self.bias_shift = bias_width, bias_shift
         self.depth = depth
-        self.walker = Walker(rows=rows, cols=cols, outer=outer, inner=inner)
+        self.walker = Walker(rows=rows, cols=cols, outer=outer, inner=inner, groups=groups)
         super().__init__(
             {
                 "i": In(stream.Signature(lanes(i_width, i_lanes))),
@@ -88,7 +96,7 @@ class SumEngine(wiring.Component):
                 "go": In(1),
                 "sample_done": Out(1),
                 "beat": Out(self.walker.layout),
-                "weights": In(lanes(weight_width, i_lanes * o_lanes)),
+                "weights": In(lanes(weight_width, self.terms * o_lanes)),
                 "bias": In(lanes(max(1, bias_width), o_lanes)),
                 "events": Out(ENGINE_EVENTS),
                 "clipped": Out(32),
@@ -104,7 +112,7 @@ class SumEngine(wiring.Component):
     @property
     def latency(self) -> int:
         """Cycles from a result's last beat to ``o.valid``."""
-        return READ_LATENCY + 1 + tree_latency(self.i_lanes) + 1 + 2 + 2
+        return READ_LATENCY + 1 + tree_latency(self.terms) + 1 + 2 + 2
 
     @property
     def fifo_depth(self) -> int:
@@ -121,7 +129,7 @@ class SumEngine(wiring.Component):
             lanes(self.i_width, self.i_lanes),
             rows=self.rows.source_size,
             cols=self.cols.source_size,
-            blocks=self.inner,
+            blocks=walker.source_blocks,
             depth=self.depth,
         )
         m.submodules.fifo = fifo = Fifo(lanes(self.o_format.width, self.o_lanes), self.fifo_depth)
@@ -142,7 +150,7 @@ class SumEngine(wiring.Component):
         m.d.comb += self.beat.eq(beat)
 
         # What the arithmetic must know of a beat, as late as its data.
-        stages = READ_LATENCY + 1 + tree_latency(self.i_lanes)
+        stages = READ_LATENCY + 1 + tree_latency(self.terms)
         marks = [issue, issue & beat.first, issue & beat.last, beat.null]
         late = [delay(m, mark, stages, f"late_{n}", resets=True) for n, mark in enumerate(marks)]
         valid, first, last, null = late
@@ -173,7 +181,7 @@ class SumEngine(wiring.Component):
             window.need.eq(beat.need),
             window.row.eq(beat.row),
             window.col.eq(beat.col),
-            window.block.eq(beat.inner),
+            window.block.eq(walker.source_block(beat)),
             window.free.eq(beat.free),
             window.free_enable.eq(issue & beat.row_last),
             window.sample_end.eq(beat.sample_last),
@@ -187,12 +195,14 @@ class SumEngine(wiring.Component):
         return issue
 
     def _multiply(self, m, source, arrived):
-        """The exact sums over ``i_lanes`` products, one per output lane."""
+        """The exact sums over the ``terms`` products of each output lane's group."""
         sums = []
+        own = self.o_lanes // self.group_lanes
         for o in range(self.o_lanes):
             products = []
-            for i in range(self.i_lanes):
-                lane = i * self.o_lanes + o if self.transposed else o * self.i_lanes + i
+            first = o // own * self.terms
+            for i in range(first, first + self.terms):
+                lane = i * own + o % own if self.transposed else o * self.terms + i - first
                 product = Signal(
                     signed(self.weight_width + self.i_width),
                     name=f"product_{o}_{i}",

@@ -47,8 +47,8 @@ class Update(wiring.Component):
         self.weight_sum_width, self.bias_sum_width = sum_widths
         self.lanes = layer.update_lanes
         self.rules = [UpdateRule(layer, max(sum_widths), rounding) for _ in range(self.lanes)]
-        self.word_chunks = layer.a * layer.b // self.lanes
-        self.block_chunks = max(1, layer.a // self.lanes) if layer.bias else 0
+        self.word_chunks = layer.word_size // self.lanes
+        self.block_chunks = max(1, layer.o_lanes // self.lanes) if layer.bias else 0
         self.parameters = ParameterStore(layer)
         word, block = range(max(2, layer.weight_words)), range(max(2, layer.o_blocks))
         super().__init__(
@@ -63,13 +63,13 @@ class Update(wiring.Component):
                 "sweep_clear_weight": Out(1),
                 "sweep_clear_bias": Out(1),
                 "sweep_all": Out(1),
-                "weight_sums": In(lanes(self.weight_sum_width, layer.a * layer.b)),
-                "bias_sums": In(lanes(self.bias_sum_width, layer.a)),
+                "weight_sums": In(lanes(self.weight_sum_width, layer.word_size)),
+                "bias_sums": In(lanes(self.bias_sum_width, layer.o_lanes)),
                 "write_weights": Out(1),
                 "write_bias": Out(1),
                 "write_word": Out(word),
                 "write_block": Out(block),
-                "working": Out(lanes(self.rules[0].working_width, layer.a * layer.b)),
+                "working": Out(lanes(self.rules[0].working_width, layer.word_size)),
                 "weight_sum_valid": Out(1),
                 "bias_sum_valid": Out(1),
                 "sums": Out(lanes(max(sum_widths), self.lanes)),
@@ -169,7 +169,7 @@ class Update(wiring.Component):
         m.d.comb += chunk.as_value().eq(
             self.weight_sums.as_value().word_select(part, self.weight_sum_width * self.lanes)
         )
-        bias_lanes = min(self.lanes, self.layer.a)
+        bias_lanes = min(self.lanes, self.layer.o_lanes)
         bias_chunk = Signal(lanes(self.bias_sum_width, bias_lanes))
         m.d.comb += bias_chunk.as_value().eq(
             self.bias_sums.as_value().word_select(part, self.bias_sum_width * bias_lanes)

@@ -55,14 +55,18 @@ def taps(layer: LayerPlan):
     for y, x, ky, kx in product(
         range(rows), range(cols), range(layer.kernel[0]), range(layer.kernel[1])
     ):
-        row = y * layer.stride[0] + ky - layer.padding[0]
-        col = x * layer.stride[1] + kx - layer.padding[1]
+        row = y * layer.stride[0] + ky * layer.dilation[0] - layer.padding[0]
+        col = x * layer.stride[1] + kx * layer.dilation[1] - layer.padding[1]
         if 0 <= row < height and 0 <= col < width:
             yield y, x, ky, kx, row, col
 
 
 def _places(layer: LayerPlan, samples: int):
-    return product(range(samples), range(layer.o_shape[0]), range(layer.i_shape[0]), taps(layer))
+    """Yield (sample, output channel, input channel, that channel's number in its group, tap)."""
+    outputs, inputs = layer.o_shape[0] // layer.groups, layer.i_shape[0] // layer.groups
+    channels = product(range(samples), range(layer.groups), range(outputs), range(inputs))
+    for (n, group, o, i), tap in product(channels, list(taps(layer))):
+        yield n, group * outputs + o, group * inputs + i, i, tap
 
 
 def forward_sums(
@@ -76,23 +80,23 @@ def forward_sums(
         for n in range(samples)
         for place in product(*map(range, layer.o_shape))
     }
-    for n, o, i, (y, x, ky, kx, row, col) in _places(layer, samples):
-        sums[n, o, y, x] += weight[o, i, ky, kx] * features[n, i, row, col]
+    for n, o, c, i, (y, x, ky, kx, row, col) in _places(layer, samples):
+        sums[n, o, y, x] += weight[o, i, ky, kx] * features[n, c, row, col]
     return sums
 
 
 def backward_sums(layer: LayerPlan, errors: Numbers, weight: Numbers, samples: int) -> Numbers:
     sums = dict.fromkeys(product(range(samples), *map(range, layer.i_shape)), 0)
-    for n, o, i, (y, x, ky, kx, row, col) in _places(layer, samples):
-        sums[n, i, row, col] += weight[o, i, ky, kx] * errors[n, o, y, x]
+    for n, o, c, i, (y, x, ky, kx, row, col) in _places(layer, samples):
+        sums[n, c, row, col] += weight[o, i, ky, kx] * errors[n, o, y, x]
     return sums
 
 
 def weight_sums(layer: LayerPlan, errors: Numbers, features: Numbers, samples: int) -> Numbers:
-    shape = (layer.o_shape[0], layer.i_shape[0], *layer.kernel)
+    shape = (layer.o_shape[0], layer.i_shape[0] // layer.groups, *layer.kernel)
     sums = dict.fromkeys(product(*map(range, shape)), 0)
-    for n, o, i, (y, x, ky, kx, row, col) in _places(layer, samples):
-        sums[o, i, ky, kx] += errors[n, o, y, x] * features[n, i, row, col]
+    for n, o, c, i, (y, x, ky, kx, row, col) in _places(layer, samples):
+        sums[o, i, ky, kx] += errors[n, o, y, x] * features[n, c, row, col]
     return sums
 
 
@@ -158,19 +162,51 @@ def join_errors(layer: LayerPlan, errors: Numbers) -> list[Numbers]:
 def cross_entropy(
     logits: list[int], label: int, loss: LossPlan, rounding: Rounding, table: list[int]
 ) -> tuple[list[int], int]:
-    """Return one sample's errors and how many were clipped."""
+    """Return one sample's errors and how many were clipped; label ``outputs`` is ignored."""
+    weights = [Fraction(w, 1 << loss.weight_frac) for w in loss.class_weights] or [Fraction(1)]
+    guard = 0
+    while max(weights) > 1 << guard:
+        guard += 1
+    frac = loss.error.frac + guard
+    weight = Fraction(0) if label == loss.outputs else (weights * loss.outputs)[label]
+    powers = exponentials(logits, loss, rounding, table)
+    pairs = []
+    for n, power in enumerate(powers):
+        p = round(Fraction(power << frac, sum(powers)))
+        exact = weight * (p - ((1 << frac) if n == label else 0)) / (1 << frac)
+        value = round_fraction(exact * Fraction(2) ** loss.error.frac, rounding)
+        pairs.append(clip(value, loss.error))
+    return [value for value, _ in pairs], sum(hit for _, hit in pairs)
+
+
+def exponentials(
+    logits: list[int], loss: LossPlan, rounding: Rounding, table: list[int]
+) -> list[int]:
     exponent = Format(15, 10, signed=False)
     powers = []
     for z in logits:
         t, _ = rq((max(logits) - z) * 47274, loss.feature.frac + 15, exponent, rounding)
         powers.append(table[t % 1024] >> (t // 1024))
-    errors, clipped = [], 0
-    for n, power in enumerate(powers):
-        p = round(Fraction(power << loss.error.frac, sum(powers)))
-        value, hit = clip(p - ((1 << loss.error.frac) if n == label else 0), loss.error)
-        errors.append(value)
-        clipped += hit
-    return errors, clipped
+    return powers
+
+
+def value_errors(
+    logits: list[int], targets: list[int], loss: LossPlan, rounding: Rounding, table: list[int]
+) -> tuple[list[int], int]:
+    """Return one sample's errors under a loss of values, and how many were clipped."""
+    pairs = []
+    for z, t in zip(logits, targets, strict=True):
+        exact = Fraction(z - t) * Fraction(2) ** -loss.feature.frac
+        if loss.kind == "huber":
+            delta = loss.delta * Fraction(2) ** -loss.feature.frac
+            exact = min(max(exact, -delta), delta)
+        if loss.kind == "binary_cross_entropy":
+            here, there = exponentials([z, 0], loss, rounding, table)
+            p = round(Fraction(here << loss.error.frac, here + there))
+            exact = Fraction(p, 1 << loss.error.frac) - Fraction(t, 1 << loss.feature.frac)
+        value = round_fraction(exact * Fraction(2) ** loss.error.frac, rounding)
+        pairs.append(clip(value, loss.error))
+    return [value for value, _ in pairs], sum(hit for _, hit in pairs)
 
 
 def update(

@@ -128,16 +128,8 @@ class SlowNetwork:
     def _loss(self, logits: Tensor, target: Tensor) -> Tensor:
         loss, rows = self.plan.loss, []
         for row, wanted in zip(logits.tolist(), target.tolist(), strict=True):
-            if loss.kind == "mse":
-                pairs = [
-                    reference.rq(z - t, loss.feature.frac, loss.error, self.plan.rounding)
-                    for z, t in zip(row, wanted, strict=True)
-                ]
-                errors, clipped = [value for value, _ in pairs], sum(hit for _, hit in pairs)
-            else:
-                errors, clipped = reference.cross_entropy(
-                    row, wanted, loss, self.plan.rounding, TABLE
-                )
+            rule = reference.cross_entropy if loss.labels else reference.value_errors
+            errors, clipped = rule(row, wanted, loss, self.plan.rounding, TABLE)
             rows.append(errors)
             self.saturated["loss.error"] += clipped
         return torch.tensor(rows)

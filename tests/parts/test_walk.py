@@ -10,7 +10,8 @@ from gradweave.model.geometry import backward_walk, forward_walk
 from gradweave.rtl.parts.walk import Walker
 from gradweave.tests.streams import run_streams
 
-# (size, kernel, stride, padding) of rows and of columns, outer and inner blocks.
+# (size, kernel, stride, padding, outputs, dilation) of rows and of columns, the last two optional;
+# outer and inner blocks; groups, where there are several.
 CASES = [
     ((1, 1, 1, 0), (1, 1, 1, 0), 1, 1),
     ((4, 3, 1, 1), (5, 3, 1, 1), 1, 2),
@@ -20,12 +21,20 @@ CASES = [
     ((3, 5, 1, 2), (4, 4, 3, 2), 2, 1),
     ((3, 2, 1, 2), (2, 1, 1, 1), 1, 3),
     ((5, 1, 3, 0), (3, 3, 1, 0), 2, 3),
+    ((6, 3, 1, 2, 5, 2), (7, 2, 2, 0, 4, 3), 1, 2),
+    ((3, 2, 3, 1, 2, 2), (4, 3, 2, 0, 3, 4), 2, 1),
+    ((4, 3, 1, 0, 4, 1), (2, 2, 1, 0, 2, 1), 1, 1),
+    ((3, 2, 1, 1), (2, 1, 1, 0), 4, 3, 2),
+    ((2, 2, 1, 0), (3, 2, 2, 1), 3, 1, 3),
+    ((2, 2, 1, 0), (3, 2, 2, 1), 6, 2, 3),
 ]
 
 
 def walker(walk, case) -> Walker:
-    rows, cols, outer, inner = case
-    return Walker(rows=walk(*rows), cols=walk(*cols), outer=outer, inner=inner)
+    rows, cols, outer, inner, *groups = case
+    return Walker(
+        rows=walk(*rows), cols=walk(*cols), outer=outer, inner=inner, groups=sum(groups) or 1
+    )
 
 
 def nest(dut: Walker) -> list[dict[str, int]]:
@@ -45,6 +54,8 @@ def nest(dut: Walker) -> list[dict[str, int]]:
                         dut.outer - 1,
                         len(result) - 1,
                     )
+                    members = dut.outer // dut.groups
+                    alone = dut.groups == 1
                     beats.append(
                         {
                             "row": row.first_source + r * dut.rows.source_step,
@@ -53,6 +64,8 @@ def nest(dut: Walker) -> list[dict[str, int]]:
                             "tap_col": col.first_tap + c * dut.cols.tap_step,
                             "outer": outer,
                             "inner": inner,
+                            "member": 0 if alone else outer % members,
+                            "base": outer // members * dut.inner,
                             "null": int(row.taps == 0 or col.taps == 0),
                             "first": int(n == 0),
                             "last": int(n == len(result) - 1),
@@ -87,7 +100,7 @@ def test_beats_are_those_of_the_loop_nest_sample_after_sample(case, walk, stall)
 @pytest.mark.parametrize("case", CASES)
 def test_a_sample_has_the_beats_of_its_walks(case, walk):
     dut = walker(walk, case)
-    rows, cols, outer, inner = case
+    rows, cols, outer, inner = case[:4]
     assert dut.beats == walk(*rows).beats * walk(*cols).beats * outer * inner
     assert dut.beats == len(nest(dut))
 

@@ -1,5 +1,6 @@
 """The convolution in RTL against its golden model, every output, error, weight and momentum."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -154,6 +155,52 @@ def test_the_smallest_window_gives_the_same_bits():
     assert_equal(layer_of((2, 4, 4), 2, a=2, b=2, rows=(3, 3, 4)), batches=2, stall=0.3)
 
 
-def test_a_folding_that_does_not_divide_is_refused():
-    with pytest.raises(PlanError, match=r"conv: folding \(3, 2\) must divide channels \(4, 4\)"):
-        layer_of(a=3, b=2)
+def test_large_values_of_a_grouped_layer_saturate_as_in_the_golden_model():
+    layer = layer_of((4, 3, 3), 4, groups=2, a=2, b=2, feature=Format(16, 13), error=Format(16, 15))
+    got, expected = train_layer(layer, batches=2, scale=15)
+    assert got.o == expected.o
+    assert got.i_error == expected.i_error
+    assert got.saturated == expected.saturated
+    assert got.saturated["o_feature"] > 0
+    assert got.saturated["i_error"] > 0
+
+
+def test_engines_of_a_depthwise_layer_take_their_planned_intervals():
+    layer = layer_of((4, 3, 4), 8, groups=4, a=2, b=1, group_lanes=2, delay=2, back_delay=2)
+    assert (layer.i_blocks, layer.o_blocks, layer.fp_inner, layer.eb_inner) == (2, 2, 1, 1)
+    assert layer.fp_interval == layer.eb_interval == (3 * 3 - 2) * (4 * 3 - 2) * 2
+    got, expected = train_layer(layer, batches=5, hyper=replace(HYPER, batch=1))
+    assert got.masters == expected.masters
+    per_sample = 3 * 4 * layer.o_blocks
+    ends = got.times["o"][per_sample - 1 :: per_sample]
+    assert ends[-1] - ends[-2] == layer.fp_interval
+    busy = {engine: got.counts[engine]["busy"] for engine in ("fp", "eb", "wg")}
+    assert busy == dict.fromkeys(("fp", "eb", "wg"), 5 * layer.fp_interval)
+
+
+@pytest.mark.parametrize(
+    ("folding", "message"),
+    [
+        ({"a": 3, "b": 2}, "conv: folding (3, 2) must divide channels (4, 4)"),
+        ({"groups": 3}, "conv: groups must divide channels (4, 4), not 3"),
+        ({"groups": 2, "a": 4}, "conv: folding (4, 1) must divide a group's channels (2, 2)"),
+        (
+            {"groups": 2, "a": 2, "b": 1, "group_lanes": 2},
+            "conv: group_lanes must divide 2 groups, and be 1 unless folding (2, 1) is a whole "
+            "group (2, 2), not 2",
+        ),
+        (
+            {"groups": 4, "group_lanes": 3},
+            "conv: group_lanes must divide 4 groups, and be 1 unless folding (1, 1) is a whole "
+            "group (1, 1), not 3",
+        ),
+        (
+            {"groups": 2, "a": 2, "b": 2, "group_lanes": 2, "update_lanes": 3},
+            "conv: update_lanes must divide a * group_lanes, or be a * group_lanes times a "
+            "divisor of b, not 3",
+        ),
+    ],
+)
+def test_a_folding_that_does_not_divide_is_refused(folding, message):
+    with pytest.raises(PlanError, match=f"^{re.escape(message)}$"):
+        layer_of(**folding)

@@ -19,7 +19,7 @@ from gradweave.tests.streams import random_lanes, run_streams
 def reference(samples, labels, loss, rounding):
     """The errors of all samples, a word each, and how many saturated."""
     logits, classes = torch.tensor(samples), torch.tensor(labels)
-    if max(labels) < loss.outputs:
+    if max(labels) <= loss.target_range[1]:
         errors, clipped = golden.error(logits, classes, loss, rounding)
     else:
         # The golden model is never given such a label: no logit matches it.
@@ -95,6 +95,62 @@ def test_errors_are_right(outputs, feature, error, stall):
     assert run.pulses["bad_label"] == 0
 
 
+def weighted(outputs, feature, error, weights=(), frac=0, ignore=-100):
+    return LossPlan(
+        "cross_entropy",
+        outputs,
+        feature,
+        error,
+        class_weights=weights,
+        weight_frac=frac,
+        ignore_index=ignore,
+    )
+
+
+def test_a_weight_multiplies_the_errors_of_its_label():
+    # Weight 3/2 of class 2: 1.5 * 64 and 1.5 * -192; of class 0, 1/2; class 4 is ignored.
+    loss = weighted(4, Format(8, 4), Format(12, 8), (1, 2, 3, 4), 1)
+    run = train(loss, [[5, 5, 5, 5]] * 3, [2, 0, 4])
+    assert run["o_error"][:4] == [[96], [96], [-288], [96]]
+    assert run["o_error"][4:8] == [[-96], [32], [32], [32]]
+    assert run["o_error"][8:] == [[0]] * 4
+    assert run.pulses["bad_label"] == 0
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("rounding", "loss"),
+    [
+        (Rounding.HALF_EVEN, weighted(3, Format(16, 12), Format(16, 13), (50000, 0, 17), 15)),
+        (Rounding.HALF_UP, weighted(5, Format(8, 5), Format(8, 4), (3, 1, 4, 1, 5))),
+        (Rounding.HALF_EVEN, weighted(2, Format(12, -7), Format(16, 14))),
+        (Rounding.FLOOR, weighted(3, Format(16, 10), Format(16, 14), (1, 65535, 300), 16, None)),
+        (Rounding.HALF_EVEN, weighted(3, Format(10, 6), Format(6, 4), (65535, 1, 40000), 13, 1)),
+    ],
+    ids=["below_2", "integers", "ignored", "below_1", "clipped"],
+)
+def test_weighted_errors_are_right(loss, rounding, stall):
+    samples, _ = random_samples(loss.outputs, loss.outputs, loss.feature.width, 12)
+    rng = random.Random(3)
+    labels = [rng.randint(0, loss.target_range[1]) for _ in samples]
+    run = train(loss, samples, labels, rounding, stall=stall, seed=loss.outputs)
+    assert run.pulses["bad_label"] == 0
+
+
+def test_an_unknown_label_beside_an_ignored_one_is_reported_and_gives_no_error():
+    loss = weighted(3, Format(8, 4), Format(10, 8), (1, 1, 1))
+    words = [[logit] for logit in (1, 2, 3)] * 3
+    run = run_streams(
+        CrossEntropy(loss, Rounding.HALF_EVEN),
+        {"i": words, "target": [4, 3, 2**32 - 1]},
+        {"o_logits": 9, "o_error": 9},
+        set_up={"training": 1},
+        count_pulses=["bad_label"],
+    )
+    assert run["o_error"] == [[0]] * 9
+    assert run.pulses["bad_label"] == 2
+
+
 def test_exponents_round_as_the_plan_says():
     loss = LossPlan("cross_entropy", 4, Format(10, 6), Format(20, 17))
     samples, labels = random_samples(7, 4, 10, 12)
@@ -125,7 +181,19 @@ def test_without_training_logits_pass_and_no_label_is_taken():
 
 @pytest.mark.parametrize(("outputs", "frac"), [(10, 13), (10, 12), (2, 7), (3, 0), (1, 0)])
 def test_interval_and_latency_are_as_stated(outputs, frac):
-    loss = LossPlan("cross_entropy", outputs, Format(16, 12), Format(16, frac))
+    check_timing(LossPlan("cross_entropy", outputs, Format(16, 12), Format(16, frac)), frac)
+
+
+@pytest.mark.parametrize(("outputs", "frac"), [(10, 13), (2, 7), (3, 0)])
+def test_interval_and_latency_with_weights_are_as_stated(outputs, frac):
+    # A largest weight of 5 asks for 3 more bits of each probability.
+    weights = (5,) * outputs
+    check_timing(weighted(outputs, Format(16, 12), Format(16, frac), weights), frac + 3)
+    check_timing(weighted(outputs, Format(16, 12), Format(16, frac)), frac)
+
+
+def check_timing(loss, frac):
+    outputs = loss.outputs
     samples, labels = random_samples(1, outputs, 16, 12)
     run = train(loss, samples, labels)
     dut = CrossEntropy(loss, Rounding.HALF_EVEN)

@@ -74,3 +74,67 @@ def test_probabilities_lie_close_to_float_softmax():
     # 2**-15.
     tolerance = 2 * (0.6932 / 2048 + 32 * 7e-6) + 10 * 2**-16 + 2**-15
     assert (got - torch.softmax(z.double() / 1024, 1)).abs().max() < tolerance
+
+
+def weighted(weights, frac, error=ERROR, ignore=None):
+    return LossPlan(
+        "cross_entropy",
+        3,
+        Format(16, 10),
+        error,
+        class_weights=weights,
+        weight_frac=frac,
+        ignore_index=ignore,
+    )
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize(
+    "loss",
+    [
+        weighted((3, 1, 2), 1, Format(16, 13)),
+        weighted((65535, 0, 1), 14, Format(16, 12), -100),
+        weighted((40000, 2, 65535), 16, ignore=1),
+        weighted((), 0, ignore=-100),
+        weighted((9, 3, 4), 0, Format(8, 6)),
+    ],
+    ids=str,
+)
+def test_every_weighted_error_equals_its_definition(rounding, loss):
+    generator = torch.Generator().manual_seed(5)
+    z = torch.randint(-8192, 8192, (40, 3), generator=generator)
+    labels = torch.randint(0, loss.target_range[1] + 1, (40,), generator=generator)
+    errors, clipped = cross_entropy.error(z.double(), labels, loss, rounding)
+    rows = [
+        reference.cross_entropy(row, label, loss, rounding, TABLE)
+        for row, label in zip(z.tolist(), labels.tolist(), strict=True)
+    ]
+    assert errors.tolist() == [row for row, _ in rows]
+    assert clipped == sum(hits for _, hits in rows)
+    assert (clipped > 0) == (loss.error.width == 8)
+    assert not errors[labels == 3].any()
+
+
+def test_weights_of_one_and_an_ignored_label_change_no_other_error():
+    generator = torch.Generator().manual_seed(6)
+    z = torch.randint(-8192, 8192, (40, 3), generator=generator)
+    labels = torch.randint(0, 3, (40,), generator=generator)
+    expected, _ = cross_entropy.error(z, labels, loss_of(3), Rounding.HALF_UP)
+    for loss in (weighted((), 0, ignore=-100), weighted((1, 1, 1), 0)):
+        assert torch.equal(cross_entropy.error(z, labels, loss, Rounding.HALF_UP)[0], expected)
+
+
+def test_weighted_errors_lie_close_to_torchs_gradient():
+    loss = weighted((3, 1, 10), 2, Format(16, 13), -100)
+    generator = torch.Generator().manual_seed(7)
+    z = torch.randint(-4096, 4096, (200, 3), generator=generator)
+    labels = torch.randint(0, 4, (200,), generator=generator)
+    real = (z.double() / 1024).requires_grad_()
+    weight = torch.tensor([0.75, 0.25, 2.5]).double()
+    torch.nn.functional.cross_entropy(
+        real, labels, weight, ignore_index=3, reduction="sum"
+    ).backward()
+    errors, _ = cross_entropy.error(z, labels, loss, Rounding.HALF_EVEN)
+    # Of the tables as without weights, times 2.5; half a step each by division and by the product.
+    tolerance = 2.5 * (2 * (0.6932 / 2048 + 32 * 7e-6) + 3 * 2**-16) + 2**-13
+    assert (errors * 2.0**-13 - real.grad).abs().max() < tolerance

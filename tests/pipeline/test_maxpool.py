@@ -7,95 +7,63 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import torch
 
 from gradweave.model.errors import PlanError
 from gradweave.model.formats import Format, Rounding
-from gradweave.model.geometry import output_size
 from gradweave.model.pipeline import maxpool as golden
-from gradweave.model.plan import Buffers, LayerPlan
-from gradweave.model.schedule import minimum_buffers
+from gradweave.model.step import Step
 from gradweave.rtl.pipeline.maxpool import MaxPool
-from gradweave.tests.streams import random_lanes, run_streams
+from gradweave.tests.pools import random_maps, run_pool, to_words, windows
+from gradweave.tests.streams import run_streams
 
-FEATURE, ERROR = Format(8, 4), Format(6, 5)
-# (channels, height, width), kernel, stride, padding, lanes
+# (channels, height, width), kernel, stride, padding, lanes, and what else
 CASES = {
-    "pairs": ((2, 4, 6), (2, 2), (2, 2), (0, 0), 2),
-    "overlapping": ((2, 5, 5), (3, 3), (1, 1), (0, 0), 1),
-    "padded": ((4, 5, 5), (3, 3), (2, 2), (1, 1), 2),
-    "overlapping and padded": ((1, 4, 6), (3, 2), (1, 1), (1, 1), 1),
-    "stride above kernel": ((2, 7, 7), (2, 2), (3, 3), (0, 0), 1),
-    "rest dropped": ((3, 5, 7), (2, 3), (2, 3), (0, 0), 3),
-    "oblong": ((2, 3, 8), (1, 4), (1, 2), (0, 2), 2),
-    "single pixels": ((2, 3, 3), (1, 1), (1, 1), (0, 0), 1),
-    "whole map": ((2, 3, 4), (3, 4), (1, 1), (0, 0), 1),
+    "pairs": ((2, 4, 6), (2, 2), (2, 2), (0, 0), 2, {}),
+    "overlapping": ((2, 5, 5), (3, 3), (1, 1), (0, 0), 1, {}),
+    "padded": ((4, 5, 5), (3, 3), (2, 2), (1, 1), 2, {}),
+    "overlapping and padded": ((1, 4, 6), (3, 2), (1, 1), (1, 1), 1, {}),
+    "stride above kernel": ((2, 7, 7), (2, 2), (3, 3), (0, 0), 1, {}),
+    "rest dropped": ((3, 5, 7), (2, 3), (2, 3), (0, 0), 3, {}),
+    "rest kept": ((2, 5, 7), (2, 3), (2, 3), (0, 0), 1, {"ceil_mode": True}),
+    "rest kept and padded": ((2, 6, 5), (3, 3), (2, 2), (1, 1), 2, {"ceil_mode": True}),
+    "rest kept, stride above kernel": ((1, 8, 6), (2, 2), (3, 4), (1, 0), 1, {"ceil_mode": True}),
+    "dilated": ((2, 6, 7), (2, 3), (1, 1), (0, 0), 1, {"dilation": (3, 2)}),
+    "dilated, strided, padded": ((2, 7, 8), (3, 3), (2, 3), (1, 1), 2, {"dilation": (2, 2)}),
+    "dilated and rest kept": (
+        (1, 7, 8),
+        (3, 2),
+        (2, 3),
+        (1, 0),
+        1,
+        {"dilation": (2, 3), "ceil_mode": True},
+    ),
+    "oblong": ((2, 3, 8), (1, 4), (1, 2), (0, 2), 2, {}),
+    "single pixels": ((2, 3, 3), (1, 1), (1, 1), (0, 0), 1, {}),
+    "one pixel": ((2, 1, 1), (3, 3), (2, 2), (1, 1), 1, {}),
+    "tall": ((1, 17, 1), (3, 1), (2, 1), (1, 0), 1, {}),
+    "whole map": ((2, 3, 4), (3, 4), (1, 1), (0, 0), 1, {}),
 }
 
 
-def layer(shape, kernel, stride, padding, lanes, *, backward=True, rows=None):
-    sizes = [output_size(shape[n + 1], kernel[n], stride[n], padding[n]) for n in (0, 1)]
-    plan = LayerPlan(
-        name="pool",
-        kind="maxpool2d",
-        i_shape=shape,
-        o_shape=(shape[0], *sizes),
-        i_feature=FEATURE,
-        o_feature=FEATURE,
-        i_error=ERROR,
-        o_error=ERROR,
-        backward=backward,
-        kernel=kernel,
-        stride=stride,
-        padding=padding,
-        lanes=lanes,
-    )
-    least = minimum_buffers(plan)
-    if rows:
-        least = Buffers(fp_rows=rows, eb_rows=rows, index_words=2 * least.index_words + 64)
-    return replace(plan, buffers=least)
+def layer(shape, kernel, stride, padding, lanes, where=None, **rest):
+    where = {**(where or {}), **rest}
+    return windows("maxpool2d", shape, kernel, stride, padding, lanes=lanes, **where)
 
 
-def to_words(maps, lanes):
-    """[B, C, H, W] -> words in raster order, channels innermost."""
-    return maps.permute(0, 2, 3, 1).reshape(-1, lanes).tolist()
+def block(plan):
+    return MaxPool(plan, Rounding.HALF_EVEN)
 
 
-def random_maps(rng, width, shape):
-    """Values from the whole range in one sample, few values, hence ties, in the next."""
-    count = torch.Size(shape).numel()
-    values = torch.tensor(random_lanes(rng, width, 1, count)).reshape(shape)
-    values[1::2] = values[1::2].clamp(-1, 1)
-    return values
-
-
-def run_pool(plan, samples, seed=0, **options):
-    """Run forward and backward against the golden model."""
-    rng = random.Random(seed)
-    features = random_maps(rng, FEATURE.width, (samples, *plan.i_shape))
-    errors = random_maps(rng, ERROR.width, (samples, *plan.o_shape))
-    maxima, places = golden.forward(features, plan.kernel, plan.stride, plan.padding)
-    routed, clipped = golden.backward(errors, places, plan.i_shape[1:], plan.i_error)
-    expected = {"o": to_words(maxima, plan.lanes), "i_error": to_words(routed, plan.lanes)}
-    run = run_streams(
-        MaxPool(plan, Rounding.FLOOR),
-        {"i": to_words(features, plan.lanes), "o_error": to_words(errors, plan.lanes)},
-        {name: len(words) for name, words in expected.items()},
-        seed=seed,
-        set_up={"training": 1},
-        sample=["saturated"],
-        **options,
-    )
-    assert run.words == expected
-    assert run.sampled["saturated"] == {"i_error": clipped}
-    return run
+def maxima(features, plan):
+    values, _ = golden.MaxPool(plan, Rounding.HALF_EVEN).forward(features, Step(training=False))
+    return to_words(values, plan.lanes)
 
 
 def test_the_first_maximum_wins_and_gets_the_sum():
     # 3 wins the first window at (0, 1), before (1, 0), and the second one too: 20 + 15 > 31.
     plan = layer((1, 2, 3), (2, 2), (1, 1), (0, 0), 1)
     run = run_streams(
-        MaxPool(plan, Rounding.FLOOR),
+        block(plan),
         {"i": [[-1], [3], [2], [3], [0], [3]], "o_error": [[20], [15]]},
         {"o": 2, "i_error": 6},
         set_up={"training": 1},
@@ -109,7 +77,7 @@ def test_the_first_maximum_wins_and_gets_the_sum():
 def test_padding_never_wins():
     plan = layer((1, 1, 2), (1, 2), (1, 2), (0, 1), 1)
     run = run_streams(
-        MaxPool(plan, Rounding.FLOOR),
+        block(plan),
         {"i": [[-5], [-128]], "o_error": [[7], [-9]]},
         {"o": 2, "i_error": 2},
         set_up={"training": 1},
@@ -118,19 +86,23 @@ def test_padding_never_wins():
     assert run["i_error"] == [[7], [-9]]
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.5])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "stall"),
+    [
+        *[(case, 0.5) for case in CASES],
+        *[(case, 0.0) for case in ("padded", "rest kept and padded", "dilated, strided, padded")],
+    ],
+)
 def test_both_directions_are_right_in_the_least_buffers(case, stall):
-    run_pool(layer(*CASES[case]), samples=4, seed=len(case), stall=stall)
+    run_pool(layer(*CASES[case]), samples=2, seed=len(case), stall=stall)
 
 
 def test_a_first_layer_has_no_error_streams():
     plan = layer(*CASES["padded"], backward=False)
     features = random_maps(random.Random(1), 8, (3, *plan.i_shape))
-    maxima, _ = golden.forward(features, plan.kernel, plan.stride, plan.padding)
-    words = to_words(maxima, plan.lanes)
-    dut = MaxPool(plan, Rounding.FLOOR)
-    assert not {"i_error", "o_error"} & set(dut.signature.members)
+    words = maxima(features, plan)
+    dut = block(plan)
+    assert not {"i_error", "o_error", "saturated"} & set(dut.signature.members)
     run = run_streams(
         dut, {"i": to_words(features, plan.lanes)}, {"o": len(words)}, set_up={"training": 1}
     )
@@ -140,10 +112,9 @@ def test_a_first_layer_has_no_error_streams():
 def test_without_training_no_index_is_kept():
     plan = layer(*CASES["padded"])
     features = random_maps(random.Random(1), 8, (4, *plan.i_shape))
-    maxima, _ = golden.forward(features, plan.kernel, plan.stride, plan.padding)
-    words = to_words(maxima, plan.lanes)
+    words = maxima(features, plan)
     run = run_streams(
-        MaxPool(plan, Rounding.FLOOR),
+        block(plan),
         {"i": to_words(features, plan.lanes)},
         {"o": len(words), "i_error": 0},
         stall=0.5,
@@ -161,7 +132,7 @@ def test_windows_wait_while_all_indices_are_waiting():
     words = plan.buffers.index_words
     with pytest.raises(AssertionError, match=rf"^deadline .*'o': {words}\b"):
         run_streams(
-            MaxPool(plan, Rounding.FLOOR),
+            block(plan),
             {"i": [[1, 2]] * 100},
             {"o": words + 1},
             set_up={"training": 1},
@@ -169,13 +140,25 @@ def test_windows_wait_while_all_indices_are_waiting():
         )
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        "overlapping",
+        "padded",
+        "rest kept, stride above kernel",
+        "dilated, strided, padded",
+        "single pixels",
+        "one pixel",
+        "tall",
+        "whole map",
+    ],
+)
 def test_intervals_are_those_of_the_plan(case):
     plan = layer(*CASES[case], rows=16)
-    run = run_pool(plan, samples=6)
+    run = run_pool(plan, samples=4)
     writes = plan.i_shape[1] * plan.i_shape[2] * plan.i_blocks
     for name, samples in (("o", plan.fp_interval), ("i_error", plan.eb_interval)):
-        ends = run.times[name][len(run.times[name]) // 6 - 1 :: len(run.times[name]) // 6]
+        ends = run.times[name][len(run.times[name]) // 4 - 1 :: len(run.times[name]) // 4]
         steps = {after - before for before, after in pairwise(ends[2:])}
         assert steps == {max(samples, writes)}, name
 
@@ -183,16 +166,58 @@ def test_intervals_are_those_of_the_plan(case):
 def test_latency_is_as_stated():
     # A map of one window: the last of its 4 taps is read 4 cycles after its last row is complete.
     plan = layer((1, 2, 2), (2, 2), (2, 2), (0, 0), 1)
-    run = run_streams(MaxPool(plan, Rounding.FLOOR), {"i": [[1], [2], [3], [4]]}, {"o": 1})
-    assert run.times["o"][0] - (run.times["i"][-1] + 4) == MaxPool(plan, Rounding.FLOOR).latency
+    run = run_streams(block(plan), {"i": [[1], [2], [3], [4]]}, {"o": 1})
+    assert run.times["o"][0] - (run.times["i"][-1] + 4) == block(plan).latency
 
 
 def test_reset_in_mid_sample_starts_at_a_first_pixel():
     run_pool(layer(*CASES["padded"]), samples=4, stall=0.5, reset_at=65)
 
 
-def test_errors_of_two_formats_are_refused():
-    plan = replace(layer(*CASES["pairs"]), i_error=Format(6, 4))
+def test_the_dilated_window_of_one_row_skips_what_lies_between():
+    # Columns 0 and 2, then 1 and 3: 9 at column 1 does not win the first.
+    plan = layer((1, 1, 4), (1, 2), (1, 1), (0, 0), 1, dilation=(1, 2))
+    run = run_streams(
+        block(plan),
+        {"i": [[4], [9], [5], [9]], "o_error": [[3], [7]]},
+        {"o": 2, "i_error": 4},
+        set_up={"training": 1},
+    )
+    assert run["o"] == [[5], [9]]
+    assert run["i_error"] == [[0], [7], [3], [0]]
+
+
+def test_clear_zeroes_the_count():
+    plan = layer((1, 1, 3), (1, 2), (1, 1), (0, 0), 1)
+    run = run_streams(
+        block(plan),
+        {"i": [[0], [9], [0]], "o_error": [[31], [31]]},
+        {"i_error": 3, "o": 2},
+        set_up={"training": 1, "clear": 1},
+        sample=["saturated"],
+    )
+    assert run["i_error"] == [[0], [31], [0]]
+    assert run.sampled["saturated"] == {"i_error": 0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"i_error": Format(6, 4)},
+            "pool: i_error.frac must equal o_error.frac, 5 bits, not 4",
+        ),
+        ({"o_feature": Format(8, 3)}, "pool: o_feature must equal i_feature, s8.4, not s8.3"),
+        (
+            {"o_shape": (2, 3, 3)},
+            "pool: every window must have an entry of the map, not none as that of output row 2; "
+            "take fewer outputs or less padding",
+        ),
+    ],
+)
+@pytest.mark.parametrize("make", [MaxPool, golden.MaxPool])
+def test_what_no_pool_can_do_is_refused(make, changed, message):
+    plan = replace(layer(*CASES["pairs"]), **changed)
     with pytest.raises(PlanError) as caught:
-        MaxPool(plan, Rounding.FLOOR)
-    assert str(caught.value) == "pool: i_error.frac must equal o_error.frac, 5 bits, not 4"
+        make(plan, Rounding.HALF_EVEN)
+    assert str(caught.value) == message
