@@ -7,6 +7,7 @@ from gradweave.model.schedule import minimum_buffers
 from gradweave.tests.plans import (
     add,
     affine,
+    avgpool,
     clip,
     concat,
     conv,
@@ -16,6 +17,7 @@ from gradweave.tests.plans import (
     linear,
     maxpool,
     relu,
+    scale,
     table,
 )
 
@@ -88,11 +90,12 @@ def _double(late):
     )
 
 
-def _activations(late):
-    """Every kind of layer of one word out for each word in, on two branches."""
+def _kinds(late):
+    """The kinds of layers that the other graphs lack, on two branches."""
     return (
         conv("stem", 4, kernel=1, a=2, b=2, **late),
         affine("affine", (300, -200, 256, 128), (1000, 0, -500, 77), 8, lanes=2),
+        scale("scale", group_lanes=2, **late),
         fork("split", lanes=2),
         leaky_relu("leaky", 655, lanes=2),
         conv("conv", 4, kernel=3, padding=1, a=2, b=2, **late),
@@ -100,6 +103,7 @@ def _activations(late):
         clip("clip", 0, 6 << 10, lanes=4).on("split"),
         table("silu", "silu", lanes=2),
         add("add", lanes=2).on("tanh", "silu"),
+        avgpool("mean", 2, lanes=2),
         linear("fc", 3, a=3, b=1, **late),
     )
 
@@ -112,7 +116,7 @@ GRAPHS = {
     "input": _input,
     "double": _double,
 }
-BOARDS = GRAPHS | {"activations": _activations}
+BOARDS = GRAPHS | {"kinds": _kinds}
 
 
 def make(name: str, delay: int = 0, back_delay: int = 0, **options) -> Plan:
