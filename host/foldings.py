@@ -26,7 +26,7 @@ from .resources import (
     update_memories,
 )
 
-__all__ = ["Folding", "FoldingTable", "cheapest_sets", "divisors"]
+__all__ = ["Folding", "FoldingTable", "cheapest_sets", "divisors", "lane_choices", "lane_interval"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,19 @@ class Folding:
 def divisors(number: int) -> list[int]:
     """All positive divisors, ascending."""
     return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def lane_choices(layer: LayerPlan) -> list[int]:
+    """Lanes that a layer without weights may have, ascending: of a concat, each part's."""
+    return divisors(math.gcd(layer.i_shape[0], *layer.parts))
+
+
+def lane_interval(layer: LayerPlan, lanes: int) -> int:
+    """Cycles per sample of a layer without weights, writes to its window included."""
+    _, height, width = layer.i_shape
+    blocks = layer.i_shape[0] // lanes
+    engines = max(layer.fp_interval, layer.eb_interval) * layer.lanes // lanes
+    return max(engines, height * width * blocks)
 
 
 class FoldingTable:

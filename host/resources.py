@@ -9,8 +9,12 @@ the design where one is made.
 RTL: ``rtl/pipeline``. Test: ``tests/test_planner.py``.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..model.formats import accumulator_width
+from ..model.kinds import TABLES
 from ..model.plan import LayerPlan, Plan
 
 __all__ = [
@@ -36,7 +40,10 @@ REQUANTIZE_LUT = (
 )
 LOSS_LUT = {"cross_entropy": 900, "mse": 300, "huber": 400, "binary_cross_entropy": 900}
 BOARD_LUT = 2500  # registers, packets, AXI
-TABLE_WORDS = 1024  # of the cross-entropies' table of powers, 17 bits
+TABLE_WORDS = 1024  # of a table: the cross-entropies' powers, 17 bits, or an activation's segments
+CONSTANT_WIDTH = 18  # signed bits of a constant factor: a slope, a reciprocal, a derivative
+GUARD_WIDTH = 4  # bits of a table's entries beyond those of the result
+RANDOM_LUT = 27 * 64  # per lane of dropout: rounds of the cipher, two 32-bit words each
 
 
 @dataclass(frozen=True)
@@ -190,24 +197,95 @@ def _update(layer: LayerPlan) -> Resources:
 
 
 def _routing(layer: LayerPlan) -> dict[str, Resources]:
-    """ReLU or max-pooling: comparisons, masks or indices that wait, errors routed back."""
+    """What a layer without weights takes: ``fp`` and, where errors pass, ``eb``."""
+    cost: Callable[[LayerPlan], tuple[Resources, Resources]] = {
+        "window": _pool,
+        "relay": _relay,
+        "join": _join,
+        "fork": _fork,
+    }[layer.pattern]
+    fp, eb = cost(layer)
+    return {"fp": fp, "eb": eb} if layer.backward else {"fp": fp}
+
+
+def _pool(layer: LayerPlan) -> tuple[Resources, Resources]:
+    """Pooling: windows, comparisons and indices, or sums and a multiplication by a reciprocal."""
+    lanes, width, error = layer.lanes, layer.i_feature.width, layer.o_error.width
+    o_words = layer.o_shape[2] * layer.o_blocks
+    fp = _window(_row_words(layer), layer.buffers.fp_rows, lanes * width)
+    if layer.kind == "avgpool2d":
+        taps = math.prod(max(x.taps for x in walk.positions) for walk in layer.fp_walks)
+        acc_width = accumulator_width(width, 1, taps)
+        fp += _mean(lanes, acc_width)
+        eb = _window(o_words, layer.buffers.eb_rows, lanes * error)
+        return fp, eb + _mean(lanes, accumulator_width(error, 1, taps))
+    index_width = (layer.kernel[0] * layer.kernel[1] - 1).bit_length()
+    eb = (
+        _window(o_words, layer.buffers.eb_rows, lanes * (error + index_width))
+        + memory(lanes * index_width, layer.buffers.index_words)
+        + Resources(lut=ENGINE_LUT + 3 * lanes * error)
+    )
+    return fp + Resources(lut=ENGINE_LUT + 2 * lanes * width), eb
+
+
+def _mean(lanes: int, acc_width: int) -> Resources:
+    dsp = lanes * dsp_per_product(acc_width, CONSTANT_WIDTH)
+    return Resources(dsp, lut=ENGINE_LUT + lanes * acc_width * (1 + REQUANTIZE_LUT))
+
+
+def _relay(layer: LayerPlan) -> tuple[Resources, Resources]:
+    """Word by word: comparisons, constant factors or tables, and what waits for the error."""
+    lanes, width, error = layer.lanes, layer.i_feature.width, layer.o_error.width
+    fp, eb = Resources(lut=lanes * width), Resources(lut=lanes * error)
+    waiting = 1
+    if layer.kind in ("leaky_relu", "dropout"):
+        fp += _products(lanes, width, CONSTANT_WIDTH)
+        eb += _products(lanes, error, CONSTANT_WIDTH)
+    if layer.kind == "dropout":
+        fp += Resources(lut=lanes * RANDOM_LUT)
+    elif layer.kind == "affine":
+        factor = 1 + max(abs(x) for x in layer.factors).bit_length()
+        offset = 1 + max(abs(x) for x in layer.offsets).bit_length()
+        rom = memory(lanes * factor, layer.i_blocks)
+        fp += _products(lanes, width, factor) + rom + memory(lanes * offset, layer.i_blocks)
+        eb += _products(lanes, error, factor) + rom
+        waiting = 0
+    elif layer.kind in TABLES:
+        # Entries are a base and a rise; a lane looks up a word of its own.
+        entries = [layer.o_feature.width + GUARD_WIDTH, CONSTANT_WIDTH + GUARD_WIDTH]
+        value, slope = (lanes * memory(2 * entry, TABLE_WORDS).bram36 for entry in entries)
+        fp += Resources(bram36=value) + _products(lanes, CONSTANT_WIDTH, CONSTANT_WIDTH)
+        eb += Resources(bram36=slope) + _products(lanes, CONSTANT_WIDTH, CONSTANT_WIDTH)
+        eb += _products(lanes, error, CONSTANT_WIDTH)
+        waiting = min(width, CONSTANT_WIDTH)
+    return fp, eb + memory(lanes * waiting, layer.buffers.index_words)
+
+
+def _products(lanes: int, width: int, factor: int) -> Resources:
+    """A multiplier and a requantisation for each lane."""
+    lut = lanes * (width + factor) * REQUANTIZE_LUT
+    return Resources(lanes * dsp_per_product(width, factor), lut=lut)
+
+
+def _join(layer: LayerPlan) -> tuple[Resources, Resources]:
     lanes, width = layer.lanes, layer.i_feature.width
-    if layer.kind == "relu":
-        parts = {"fp": Resources(lut=lanes * width)}
-        if layer.backward:
-            parts["eb"] = memory(lanes, layer.buffers.index_words)
-            parts["eb"] += Resources(lut=lanes * layer.o_error.width)
-        return parts
-    parts = {
-        "fp": _window(_row_words(layer), layer.buffers.fp_rows, lanes * width)
-        + Resources(lut=ENGINE_LUT + 2 * lanes * width)
-    }
-    if layer.backward:
-        index_width = (layer.kernel[0] * layer.kernel[1] - 1).bit_length()
-        o_words = layer.o_shape[2] * layer.o_blocks
-        parts["eb"] = (
-            _window(o_words, layer.buffers.eb_rows, lanes * (layer.o_error.width + index_width))
-            + memory(lanes * index_width, layer.buffers.index_words)
-            + Resources(lut=ENGINE_LUT + 3 * lanes * layer.o_error.width)
-        )
-    return parts
+    fp = _meeting(layer, width) if layer.kind == "add" else _queues(layer, width)
+    return fp, Resources(lut=lanes * layer.o_error.width)
+
+
+def _fork(layer: LayerPlan) -> tuple[Resources, Resources]:
+    return Resources(lut=2 * layer.fan), _meeting(layer, layer.o_error.width)
+
+
+def _queues(layer: LayerPlan, width: int) -> Resources:
+    """FIFOs of words that wait for others."""
+    queues = (memory(layer.lanes * width, depth) for depth in layer.buffers.join_words)
+    return sum(queues, Resources())
+
+
+def _meeting(layer: LayerPlan, width: int) -> Resources:
+    """The FIFOs, and the sum of their words requantised."""
+    count = len(layer.join_blocks)
+    acc_width = accumulator_width(width, 1, max(1, count))
+    lut = layer.lanes * acc_width * (max(0, count - 1) + REQUANTIZE_LUT)
+    return _queues(layer, width) + Resources(lut=lut)

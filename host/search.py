@@ -15,11 +15,18 @@ from bisect import insort
 from fractions import Fraction
 
 from ..model.errors import PlanError
+from ..model.pace import paced_intervals, takers
 from ..model.plan import LayerPlan, Plan
 from ..model.schedule import delays, loop_intervals, size_buffers, steady_interval
-from ..model.timing import paced_intervals, takers
-from .foldings import Folding, FoldingTable, cheapest_sets, divisors
-from .resources import Resources, plan_resources
+from .foldings import (
+    Folding,
+    FoldingTable,
+    cheapest_sets,
+    divisors,
+    lane_choices,
+    lane_interval,
+)
+from .resources import Resources, layer_resources, plan_resources
 
 __all__ = ["Search"]
 
@@ -52,6 +59,7 @@ class Search:
         )
         self.floor = max(self.packet, empty.loss_interval)
         self.shell_dsp = plan_resources(dataclasses.replace(empty, layers=())).dsp
+        self.routing = [x for x in empty.layers if not x.trainable]
         self.tables = [
             FoldingTable(empty, layer, self._sweep_samples(layer)) for layer in empty.trainable
         ]
@@ -66,12 +74,10 @@ class Search:
 
     def fastest(self) -> Plan:
         """The plan of least interval within the budget."""
-        routing = [x for x in self.empty.layers if not x.trainable]
         found = {self.floor}
         found |= {x for table in self.tables for x in table.intervals}
-        found |= {_lane_interval(x, lanes) for x in routing for lanes in divisors(x.i_shape[0])}
-        slowest = max(_lane_interval(x, x.i_shape[0]) for x in routing) if routing else 0
-        least = max(self.floor, slowest)
+        found |= {lane_interval(x, lanes) for x in self.routing for lanes in lane_choices(x)}
+        least = max(self.floor, *(lane_interval(x, lane_choices(x)[-1]) for x in self.routing), 0)
         intervals = sorted(x for x in found if x >= least)
         low, high = 0, len(intervals)
         while low < high:
@@ -129,13 +135,20 @@ class Search:
         for table in self.tables:
             if table.layer is layer:
                 return table.intervals[0]
-        return _lane_interval(layer, layer.i_shape[0])
+        return lane_interval(layer, lane_choices(layer)[-1])
+
+    def _other_dsp(self, interval: int) -> int:
+        """DSP slices of all but the layers with weights, which no plan that keeps ``interval`` can
+        spare.
+        """
+        narrow = (_with_least_lanes(layer, interval) for layer in self.routing)
+        return self.shell_dsp + sum(layer_resources(x, self.empty).dsp for x in narrow)
 
     def _least_dsp(self, interval: int) -> int:
         """DSP slices without which no plan keeps ``interval``."""
         costs = [table.least_dsp(interval) for table in self.tables]
         never = self.budget.dsp + 1
-        return self.shell_dsp + sum(never if cost is None else cost for cost in costs)
+        return self._other_dsp(interval) + sum(never if x is None else x for x in costs)
 
     def _plan_at(self, interval: int, intervals: list[int]) -> Plan | None:
         """The cheapest plan that keeps ``interval``; notes the intervals that paced sets keep."""
@@ -151,8 +164,9 @@ class Search:
         best: tuple[int, float, int] | None = None
         chosen: Plan | None = None
         tried = ties = 0
-        for n, foldings in enumerate(cheapest_sets(choices, self.budget.dsp - self.shell_dsp)):
-            slices = self.shell_dsp + sum(folding.dsp for folding in foldings)
+        other = self._other_dsp(interval)
+        for n, foldings in enumerate(cheapest_sets(choices, self.budget.dsp - other)):
+            slices = other + sum(folding.dsp for folding in foldings)
             if n == SETS or tried == TRIES or ties == TIES or (best and slices > best[0]):
                 break
             floors = [table.floor(x) for table, x in zip(self.tables, foldings, strict=True)]
@@ -193,7 +207,7 @@ class Search:
         return floor.bram36 > self.budget.bram36 or floor.lut > self.budget.lut
 
     def _routed(self, foldings: tuple[Folding, ...], interval: int) -> Plan:
-        """The folded plan with the fewest lanes of ReLUs and pools that hold no engine back."""
+        """The folded plan with the fewest lanes of other layers that hold no engine back."""
         folded = iter(foldings)
         layers = [
             next(folded).apply(layer) if layer.trainable else _with_least_lanes(layer, interval)
@@ -208,7 +222,7 @@ class Search:
             if wider is None:
                 return plan
             layer = layers[wider]
-            lanes = next(n for n in divisors(layer.i_shape[0]) if n > layer.lanes)
+            lanes = next(n for n in lane_choices(layer) if n > layer.lanes)
             layers[wider] = dataclasses.replace(layer, lanes=lanes)
 
     def _held_to(self, plan: Plan) -> int:
@@ -292,23 +306,14 @@ def _note(intervals: list[int], cycles: int) -> None:
 
 def _input_widths(layer: LayerPlan) -> list[LayerPlan]:
     """The first layer with every number of input lanes."""
-    widths = divisors(layer.i_shape[0])
     if layer.trainable:
-        return [dataclasses.replace(layer, b=n) for n in widths]
-    return [dataclasses.replace(layer, lanes=n) for n in widths]
-
-
-def _lane_interval(layer: LayerPlan, lanes: int) -> int:
-    """Cycles per sample of a ReLU or pool with that many lanes, writes to its window included."""
-    _, height, width = layer.i_shape
-    blocks = layer.i_shape[0] // lanes
-    engines = max(layer.fp_interval, layer.eb_interval) * layer.lanes // lanes
-    return max(engines, height * width * blocks)
+        return [dataclasses.replace(layer, b=n) for n in divisors(layer.i_shape[0])]
+    return [dataclasses.replace(layer, lanes=n) for n in lane_choices(layer)]
 
 
 def _with_least_lanes(layer: LayerPlan, interval: int) -> LayerPlan:
-    for lanes in divisors(layer.i_shape[0]):
-        if _lane_interval(layer, lanes) <= interval:
+    for lanes in lane_choices(layer):
+        if lane_interval(layer, lanes) <= interval:
             break
     return dataclasses.replace(layer, lanes=lanes)
 
@@ -325,14 +330,13 @@ def _with_more_update_lanes(layer: LayerPlan) -> LayerPlan | None:
 
 
 def _to_widen(plan: Plan, engine: str) -> int | None:
-    """The ReLU or pool whose narrow stream holds an engine back, if that can be widened."""
+    """The layer whose narrow stream holds an engine back, if that can be widened."""
     name, part = engine.rsplit(".", 1)
-    n = next(n for n, layer in enumerate(plan.layers) if layer.name == name)
-    passed = takers(plan, n, part)
+    passed = takers(plan, name, part)
     if not passed:
         return None
     widths = [x.i_lanes if part == "fp" else x.o_lanes for x in passed]
     narrowest = passed[widths.index(min(widths))]
-    if narrowest.trainable or narrowest.lanes == narrowest.i_shape[0]:
+    if narrowest.trainable or narrowest.lanes == lane_choices(narrowest)[-1]:
         return None
     return plan.layers.index(narrowest)

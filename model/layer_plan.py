@@ -262,6 +262,17 @@ class LayerPlan:
         return self.group_lanes * self.a * self.b
 
     @property
+    def join_blocks(self) -> tuple[int, ...]:
+        """Transfers per pixel of each stream that waits in ``buffers.join_words``: of a join's
+        sources, of the errors of a fork's consumers.
+        """
+        if self.kind == "concat":
+            return tuple(part // self.lanes for part in self.parts)
+        if self.pattern == "join":
+            return (self.i_blocks,) * len(self.sources)
+        return (self.i_blocks,) * self.fan if self.pattern == "fork" and self.backward else ()
+
+    @property
     def weight_words(self) -> int:
         """Words of ``word_size`` weights."""
         return self.o_blocks * math.prod(self.hardware.kernel) * self.fp_inner

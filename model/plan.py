@@ -182,6 +182,22 @@ class Plan:
                 )
         return tuple(edges)
 
+    @cached_property
+    def edges_in(self) -> dict[str, tuple[Edge, ...]]:
+        """The edges into every layer and ``LOSS``, by port."""
+        found: dict[str, list[Edge]] = {}
+        for edge in self.edges:
+            found.setdefault(edge.sink, []).append(edge)
+        return {sink: tuple(edges) for sink, edges in found.items()}
+
+    @cached_property
+    def edges_out(self) -> dict[str, tuple[Edge, ...]]:
+        """The edges out of every layer and ``INPUT``, by port."""
+        found: dict[str, list[Edge]] = {}
+        for edge in self.edges:
+            found.setdefault(edge.source, []).append(edge)
+        return {source: tuple(edges) for source, edges in found.items()}
+
     def passes_error(self, name: str) -> bool:
         """Whether a layer's feature (``INPUT``: the sample) takes an error."""
         if name == INPUT:
@@ -268,10 +284,13 @@ class Plan:
         """Multipliers of all FP, EB and WG engines."""
         return sum(layer.word_size * len(layer.engines) for layer in self.layers)
 
+    @cached_property
+    def _by_name(self) -> dict[str, LayerPlan]:
+        return {layer.name: layer for layer in self.layers}
+
     def layer(self, name: str) -> LayerPlan:
-        for layer in self.layers:
-            if layer.name == name:
-                return layer
+        if name in self._by_name:
+            return self._by_name[name]
         raise PlanError(f"layer must be one of {[x.name for x in self.layers]}, not {name!r}")
 
     def to_json(self) -> str:

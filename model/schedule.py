@@ -3,21 +3,25 @@
 A sample arrives each ``steady_interval`` cycles and passes as ``model/timing.py`` says. Depths
 are the most that a buffer holds in the periodic state. That periodic schedule stays feasible with
 these depths, and hardware that starts everything as early as it can is never slower than a
-feasible schedule.
+feasible schedule. This holds for any graph: whatever is there, each block takes and gives the same
+words in the same order (a marked graph, in which a buffer's room is a stream of its own, back to
+the producer), so to start one step earlier can never make another later.
 
 Leaf of the standard library. RTL that it describes: ``rtl/pipeline/versions.py`` and
-``model/timing.py``'s. Test: ``tests/test_schedule.py``.
+``model/timing.py``'s. Test: ``tests/test_schedule.py``, ``tests/test_graph_schedule.py``.
 """
 
 import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from .errors import PlanError
 from .geometry import Walk
+from .join_depths import least_join_words
+from .kinds import KINDS
+from .pace import paced_intervals, steady_interval
 from .plan import Buffers, LayerPlan, Plan
-from .timing import Hold, Pass, paced_intervals, steady_interval
+from .timing import Hold, Pass
 
 __all__ = [
     "SETTLE_CYCLES",
@@ -92,7 +96,10 @@ def _periodic(plan: Plan) -> Schedule:
             break
         before = sample.engines
     peaks = {key: _peak(holds, period) for key, holds in sample.holds.items()}
-    buffers = {layer.name: _depths(layer, peaks) for layer in plan.layers}
+    joins = least_join_words(plan)
+    buffers = {
+        layer.name: _depths(layer, peaks, joins.get(layer.name, ())) for layer in plan.layers
+    }
     targets = peaks["loss", "target_samples"] + 1
     return Schedule(period, sample.latency, sample.engines, buffers, targets, {})
 
@@ -115,17 +122,29 @@ def _peak(holds: list[Hold], period: int) -> int:
     return always + most
 
 
-def _depths(layer: LayerPlan, peaks: dict[tuple[str, str], int]) -> Buffers:
+def _depths(layer: LayerPlan, peaks: dict[tuple[str, str], int], joins: tuple[int, ...]) -> Buffers:
     """What is held at most, and one row more, for a consumer that is a little late."""
     row_words = layer.o_shape[2] * layer.o_blocks
     slack = {"error_words": row_words, "index_words": row_words}
-    least = dataclasses.asdict(minimum_buffers(layer))
-    del least["join_words"]
-    depths: dict[str, Any] = {}
-    for buffer, floor in least.items():
+    least = minimum_buffers(layer)
+
+    def depth(buffer: str) -> int:
         peak = peaks.get((layer.name, buffer))
-        depths[buffer] = 0 if peak is None else max(floor, peak + slack.get(buffer, 1))
-    return Buffers(**depths)
+        floor: int = getattr(least, buffer)
+        return 0 if peak is None else max(floor, peak + slack.get(buffer, 1))
+
+    join_words = tuple(
+        max(floor, peaks[layer.name, f"join_words[{port}]"] + layer.i_shape[2] * blocks)
+        for port, (floor, blocks) in enumerate(zip(joins, layer.join_blocks, strict=True))
+    )
+    return Buffers(
+        fp_rows=depth("fp_rows"),
+        eb_rows=depth("eb_rows"),
+        wg_rows=depth("wg_rows"),
+        error_words=depth("error_words"),
+        index_words=depth("index_words"),
+        join_words=join_words,
+    )
 
 
 def minimum_buffers(layer: LayerPlan) -> Buffers:
@@ -133,7 +152,8 @@ def minimum_buffers(layer: LayerPlan) -> Buffers:
 
     A window must hold what one position reads beyond what the positions before it freed. The
     features of a whole sample must fit in front of WG, and its indices in front of EB: their
-    errors come only after the sample has passed.
+    errors come only after the sample has passed. ``join_words`` depend on the whole graph:
+    ``least_join_words`` of ``model/join_depths.py``.
     """
     windowed = layer.windowed
     sample_words = layer.o_shape[1] * layer.o_shape[2] * layer.o_blocks
@@ -142,7 +162,7 @@ def minimum_buffers(layer: LayerPlan) -> Buffers:
         eb_rows=_least_rows(layer.eb_walks[0]) if windowed and layer.backward else 0,
         wg_rows=layer.i_shape[1] if layer.trainable else 0,
         error_words=1 if layer.trainable else 0,
-        index_words=sample_words if layer.backward and not layer.trainable else 0,
+        index_words=sample_words if layer.backward and KINDS[layer.kind].holds else 0,
     )
 
 
@@ -159,11 +179,22 @@ def check_buffers(plan: Plan) -> None:
     PlanError
         naming the layer, the buffer, the depth needed and the depth given
     """
+    joins = least_join_words(plan)
     for layer in plan.layers:
-        given = dataclasses.asdict(layer.buffers)
-        for buffer, least in dataclasses.asdict(minimum_buffers(layer)).items():
-            if buffer == "join_words":
-                continue
+        given, needed = (
+            dataclasses.asdict(layer.buffers),
+            dataclasses.asdict(minimum_buffers(layer)),
+        )
+        words, least_words = given.pop("join_words"), joins.get(layer.name, ())
+        del needed["join_words"]
+        if len(words) != len(least_words):
+            raise PlanError(
+                f"{layer.name}: join_words must be {len(least_words)} depths, one per stream that "
+                f"waits, not {len(words)}: take the depths that size_buffers computes"
+            )
+        given |= {f"join_words[{port}]": depth for port, depth in enumerate(words)}
+        needed |= {f"join_words[{port}]": depth for port, depth in enumerate(least_words)}
+        for buffer, least in needed.items():
             if given[buffer] < least:
                 raise PlanError(
                     f"{layer.name}: {buffer} must be at least {least}, not {given[buffer]}: "

@@ -1,21 +1,22 @@
 """How one sample passes the pipeline behind another: a row-granular max-plus model of every engine.
 
-An engine starts a row when the rows that it needs have been written in full and its row before is
-done, spends the cycles of its walk, and then drops the rows that no later position reads. Every
-engine handles samples in order. Buffers are unbounded here: ``model/schedule.py`` derives their
-depths from what they hold.
+A windowed engine starts a row when the rows that it needs have been written in full and its row
+before is done, spends the cycles of its walk, and then drops the rows that no later position reads.
+A relay passes a row as it comes; so does a join once the row's first words are there from all of
+its sources, and a fork, backward, from all of its consumers. Every engine handles samples in order.
+Buffers are unbounded here: ``model/schedule.py`` derives their depths from what they hold.
 
 Leaf of the standard library. RTL that it describes: ``rtl/parts/window.py``,
-``rtl/pipeline/sum_engine.py``, ``rtl/pipeline/gradient_engine.py``. Test:
-``tests/test_schedule.py``.
+``rtl/pipeline/sum_engine.py``, ``rtl/pipeline/gradient_engine.py``, and the blocks of all kinds.
+Test: ``tests/test_schedule.py``, ``tests/test_graph_schedule.py``.
 """
 
-import math
 from dataclasses import dataclass, field
-from functools import lru_cache
 
-from .geometry import Unfolding, Walk
-from .plan import LayerPlan, Plan
+from .geometry import Walk
+from .kinds import KINDS
+from .pace import beats, eb_cycles, entries, entry_interval, fp_cycles, row_cycles
+from .plan import INPUT, LOSS, LayerPlan, Plan
 
 __all__ = [
     "ENGINE_LATENCY",
@@ -24,167 +25,69 @@ __all__ = [
     "Hold",
     "Pass",
     "Rows",
-    "entry_interval",
-    "paced_intervals",
-    "steady_interval",
-    "takers",
 ]
 
 # Cycles from an engine's last beat to its result: memory, product, sum, requantisation, FIFO.
 ENGINE_LATENCY = 16
-WORD_LATENCY = 2  # cycles of a ReLU and the gear beside it
+WORD_LATENCY = 2  # cycles of a relay of latency 1 and the gear beside it
 HANDOFF_CYCLES = 16  # cycles by which a freed row's room may come back late
 
 Rows = list[tuple[int, int]]  # (first cycle, cycle after the last) of each row of a map
 Hold = tuple[int, int, int]  # (from, until, amount)
 
 
-def paced_intervals(plan: Plan) -> dict[str, int]:
-    """Cycles per sample of every ``<layer>.fp`` and ``<layer>.eb``, waits behind them included.
-
-    An engine whose results are wider than the stream that takes them waits where its results come
-    quickly, as they do at padded borders; there is no buffer in between to even that out.
-    """
-    paced = {}
-    for n, layer in enumerate(plan.layers):
-        for engine, rows in (("fp", _fp_cycles(plan, n)), ("eb", _eb_cycles(plan, n))):
-            if rows:
-                paced[f"{layer.name}.{engine}"] = sum(rows)
-    return paced
-
-
-def steady_interval(plan: Plan) -> int:
-    """Cycles per sample that the pipeline keeps up: ``Plan.interval``, or what paces it more."""
-    return max(plan.interval, entry_interval(plan), *paced_intervals(plan).values())
-
-
-def entry_interval(plan: Plan) -> int:
-    """Cycles per sample of packets, gear and unfold at the pipeline's entry; 0 without unfold."""
-    first = plan.layers[0]
-    if not first.unfold:
-        return 0
-    channels, height, _ = plan.input_shape
-    lanes = plan.packet_lanes
-    ahead = plan.packet_interval - math.prod(plan.input_shape) // lanes
-    return _entry_cycles(first.unfolding, first.i_blocks, height, channels, lanes, ahead)
-
-
-@lru_cache(maxsize=256)
-def _entry_cycles(
-    row: Unfolding, words: int, height: int, channels: int, lanes: int, ahead: int
-) -> int:
-    """Every transfer in turn, because nothing between packets and unfold evens out their pauses.
-
-    A packet sends nothing for ``ahead`` cycles, then ``lanes`` values a cycle. The gear fills a
-    word of both sides' least common multiple, then gives it away pixel by pixel.
-    """
-    word = math.lcm(lanes, channels)
-    parts, pixels = word // lanes, word // channels
-    vectors = range(row.kernel - 1, row.steps, row.stride)
-    free = given = taken = left = 0  # when the unfold, a gear's word, a pixel went on; pixels held
-    sent = -1  # when the packet's last values left
-    ends = []
-    for _ in range(3):
-        sent += ahead
-        for step in (step for _ in range(height) for step in range(row.steps)):
-            if row.padding <= step < row.padding + row.size:
-                if not left:
-                    if parts > 1:
-                        sent = max(given, sent + 1) + parts - 1
-                    given = max(sent + 1, taken if pixels > 1 else free)
-                    sent = given if parts == 1 else sent
-                    left = pixels
-                free = taken = max(free, given + (pixels > 1))
-                left -= 1
-            free += words if step in vectors else 1
-        ends.append(free)
-    return ends[2] - ends[1]
-
-
-def takers(plan: Plan, n: int, engine: str) -> list[LayerPlan]:
-    """Layers that a result of layer ``n`` passes until a window stores it; ``fp`` or ``eb``."""
-    behind = plan.layers[n + 1 :] if engine == "fp" else plan.layers[:n][::-1]
-    passed = []
-    for layer in behind:
-        passed.append(layer)
-        if layer.kind != "relu":
-            break
-    return passed
-
-
-def _fp_cycles(plan: Plan, n: int) -> list[int]:
-    layer = plan.layers[n]
-    narrowest = min((taker.i_lanes for taker in takers(plan, n, "fp")), default=1)
-    words_each = -(-layer.o_lanes // narrowest)
-    if layer.kind == "relu":
-        rows = _relay_cycles(layer, words_each)
-    else:
-        beats = layer.fp_inner if layer.trainable else 1
-        rows = _row_cycles(layer.fp_walks, layer.o_blocks, beats, words_each)
-    slowest = max((x.i_row_cycles for x in takers(plan, n, "fp") if x.unfold), default=0)
-    return [max(cycles, slowest) for cycles in rows]
-
-
-def _eb_cycles(plan: Plan, n: int) -> list[int]:
-    layer = plan.layers[n]
-    if not layer.backward:
-        return []
-    narrowest = min(taker.o_lanes for taker in takers(plan, n, "eb"))
-    words_each = -(-layer.i_lanes // narrowest)
-    if layer.kind == "relu":
-        return _relay_cycles(layer, words_each)
-    beats = layer.eb_inner if layer.trainable else 1
-    return _row_cycles(layer.eb_walks, layer.i_blocks, beats, words_each)
-
-
-def _relay_cycles(layer: LayerPlan, words_each: int) -> list[int]:
-    _, height, width = layer.i_shape
-    return [width * layer.i_blocks * words_each] * height
-
-
-def _row_cycles(walks: tuple[Walk, Walk], words: int, beats: int, least: int) -> list[int]:
-    """Cycles of each row: ``words`` a pixel, each ``beats`` a tap and at least ``least``."""
-    rows, cols = walks
-    known: dict[int, int] = {}
-    for taps in {max(1, position.taps) for position in rows.positions}:
-        visits = [taps * max(1, position.taps) * beats for position in cols.positions]
-        known[taps] = words * sum(max(visit, least) for visit in visits)
-    return [known[max(1, position.taps)] for position in rows.positions]
-
-
 @dataclass
 class Pass:
-    """One sample's way through the pipeline, after the sample before it."""
+    """One sample's way through the pipeline, after the sample before it.
+
+    ``features`` and ``errors`` are the rows of every edge, by its sink and the sink's port.
+    """
 
     plan: Plan
     period: int
     before: dict[str, tuple[int, int]]
     engines: dict[str, tuple[int, int]] = field(default_factory=dict)
     holds: dict[tuple[str, str], list[Hold]] = field(default_factory=dict)
-    features: list[Rows] = field(default_factory=list)
+    features: dict[tuple[str, int], Rows] = field(default_factory=dict)
+    errors: dict[tuple[str, int], Rows] = field(default_factory=dict)
     latency: int = 0
+    _runs: dict[str, Rows] = field(default_factory=dict)
 
     def run(self) -> None:
         """Fill ``engines``, ``holds`` and ``latency``."""
         layers = self.plan.layers
-        self.features = [self._input_rows()]
-        for n, layer in enumerate(layers):
-            if layer.unfold:
-                late = layer.unfolding.tail_cycles(layer.i_blocks)
-                self.features[n] = [(first, last + late) for first, last in self.features[n]]
-            self.features.append(self._forward(n))
-        errors = self._loss(self.features[-1])
-        first_trainable = next(n for n, layer in enumerate(layers) if layer.trainable)
-        for n in range(len(layers) - 1, first_trainable - 1, -1):
-            errors = self._backward(n, self.features[n], self.features[n + 1], errors)
+        self._give(INPUT, self._input_rows())
+        for layer in layers:
+            self._forward(layer)
+        self._hold_back()
+        for layer in layers:
+            self._hold_features(layer)
+        self.errors[LOSS, 0] = self._loss(self.features[LOSS, 0])
+        for layer in reversed(layers):
+            if self.plan.passes_error(layer.name):
+                self._backward(layer)
+
+    def _give(self, name: str, rows: Rows) -> None:
+        """Rows to those who read a layer's feature."""
+        for edge in self.plan.edges_out[name]:
+            self.features[edge.sink, edge.sink_port] = rows
+
+    def _sources(self, layer: LayerPlan) -> list[Rows]:
+        edges = self.plan.edges_in[layer.name]
+        return [self.features[layer.name, edge.sink_port] for edge in edges]
 
     def _input_rows(self) -> Rows:
         """Rows as the packet stream brings them, behind header and target."""
         channels, height, width = self.plan.input_shape
         lanes = self.plan.packet_lanes
         start = self.plan.packet_interval - channels * height * width // lanes
+        readers = [(self.plan.layer(sink), port) for sink, port in entries(self.plan)]
         values = width * channels
-        words = max(self.plan.layers[0].i_row_cycles, -(-entry_interval(self.plan) // height))
+        words = max(
+            width * x.join_blocks[port] if x.pattern == "join" else x.i_row_cycles
+            for x, port in readers
+        )
+        words = max(words, -(-entry_interval(self.plan) // height))
         rows = []
         for y in range(height):
             first = start + max(y * values // lanes, y * words)
@@ -192,33 +95,66 @@ class Pass:
             rows.append((first, last))
         return rows
 
-    def _forward(self, n: int) -> Rows:
-        layer = self.plan.layers[n]
-        name = f"{layer.name}.fp"
-        cycles = _fp_cycles(self.plan, n)
-        if layer.kind == "relu":
-            return self._relay(name, self.features[n], cycles)
-        walk = layer.fp_walks[0]
-        rows = self._gather(name, walk, cycles, self.features[n])
-        if n == 0:
-            self.features[0] = self._held_back(walk, rows)
-        self._hold_rows(layer.name, "fp_rows", walk, self.features[n], rows)
-        return [(start, end + ENGINE_LATENCY) for start, end in rows]
+    def _forward(self, layer: LayerPlan) -> None:
+        if layer.unfold:
+            late = layer.unfolding.tail_cycles(layer.i_blocks)
+            whole = self.features[layer.name, 0]
+            self.features[layer.name, 0] = [(first, last + late) for first, last in whole]
+        sources = self._sources(layer)
+        if layer.pattern == "fork":
+            self._give(layer.name, sources[0])
+            return
+        engine = f"{layer.name}.fp"
+        cycles = fp_cycles(self.plan, layer)
+        if layer.windowed:
+            rows = self._gather(engine, layer.fp_walks[0], cycles, sources[0])
+            self._give(layer.name, [(start, end + ENGINE_LATENCY) for start, end in rows])
+        else:
+            rows = self._pass_words(engine, sources, cycles, KINDS[layer.kind].latency)
+            self._give(layer.name, rows)
+        self._runs[engine] = rows
 
-    def _held_back(self, walk: Walk, rows: Rows) -> Rows:
-        """Input rows as late as the first engine allows: its full window stops the stream."""
-        arrivals = self.features[0]
+    def _hold_back(self) -> None:
+        """Input rows as late as their readers allow: a full window, or a reader that waits for
+        others, stops the stream.
+        """
+        ports = entries(self.plan)
+        arrivals = self.features[ports[0]]
+        readers = [self.plan.layer(sink) for sink, _ in ports]
+        users = [x for x in readers if x.pattern != "fork"]
+        latest = [self._latest(x, arrivals) for x in users]
         header = arrivals[0][0]
         held = list(arrivals)
-        following = rows[-1][1] + self.period
+        following = min(self._runs[f"{x.name}.fp"][-1][1] for x in users) + self.period
         for _ in range(2):  # once without the sample behind, once before it
             for r in reversed(range(len(held))):
-                user = next(n for n, position in enumerate(walk.positions) if position.need > r)
-                end = min(rows[user][0], following)
+                end = min(following, *(ends[r] for ends in latest))
                 following = end - (arrivals[r][1] - arrivals[r][0])
                 held[r] = (following, end)
             following += self.period - header
-        return held
+        for port in ports:
+            self.features[port] = held
+
+    def _latest(self, reader: LayerPlan, arrivals: Rows) -> list[int]:
+        """By when each input row must be there for a reader to run as it does."""
+        rows = self._runs[f"{reader.name}.fp"]
+        if reader.windowed:
+            starts = zip(reader.fp_walks[0].positions, rows, strict=True)
+            needs = [(position.need, start) for position, (start, _) in starts]
+            return [next(at for need, at in needs if need > r) for r in range(len(arrivals))]
+        late = KINDS[reader.kind].latency - 1 + WORD_LATENCY
+        return [
+            min(start + last - first, end - late)
+            for (start, end), (first, last) in zip(rows, arrivals, strict=True)
+        ]
+
+    def _hold_features(self, layer: LayerPlan) -> None:
+        """What waits in front of FP, or of a join for its other sources."""
+        if layer.windowed:
+            walk, rows = layer.fp_walks[0], self._runs[f"{layer.name}.fp"]
+            self._hold_rows(layer.name, "fp_rows", walk, self._sources(layer)[0], rows)
+        elif layer.pattern == "join":
+            self._hold_words(layer, self._sources(layer), self._runs[f"{layer.name}.fp"])
 
     def _loss(self, logits: Rows) -> Rows:
         """Errors of the logits; cross-entropy waits for a sample's last, others begin with each."""
@@ -230,48 +166,77 @@ class Pass:
         start = end - interval if self.plan.loss.labels else logits[0][0]
         return [(start, end)] * len(logits)
 
-    def _backward(self, n: int, feature: Rows, result: Rows, errors: Rows) -> Rows:
-        """Errors of layer ``n``'s input, and the layer's own use of the errors of its output."""
-        layer = self.plan.layers[n]
-        words = layer.o_shape[2] * layer.o_blocks
+    def _backward(self, layer: LayerPlan) -> None:
+        """Errors of a layer's sources, and its own use of the errors of its output."""
+        edges = self.plan.edges_out[layer.name]
+        errors = [self.errors[edge.sink, edge.sink_port] for edge in edges]
         if layer.trainable:
-            walk = layer.fp_walks[0]
-            cycles = _row_cycles(layer.fp_walks, layer.o_blocks, layer.fp_inner, 1)
-            rows = self._gather(f"{layer.name}.wg", walk, cycles, feature, errors, words)
-            self._hold_rows(layer.name, "wg_rows", walk, feature, rows)
-            self.holds[layer.name, "error_words"] = [
-                (arrival[0], row[1], words) for arrival, row in zip(errors, rows, strict=True)
-            ]
+            self._gradient(layer, errors[0])
         if not layer.backward:
-            return []
-        cycles = _eb_cycles(self.plan, n)
-        if layer.kind == "relu":
-            passed = self._relay(f"{layer.name}.eb", errors, cycles)
-            released = [end for _, end in passed]
-        else:
+            return
+        engine = f"{layer.name}.eb"
+        cycles = eb_cycles(self.plan, layer)
+        if layer.pattern == "join":
+            passed = errors[0]
+        elif layer.windowed:
             walk = layer.eb_walks[0]
-            rows = self._gather(f"{layer.name}.eb", walk, cycles, errors)
-            holds = self._hold_rows(layer.name, "eb_rows", walk, errors, rows)
-            released = [until for _, until, _ in holds]
+            rows = self._gather(engine, walk, cycles, errors[0])
+            holds = self._hold_rows(layer.name, "eb_rows", walk, errors[0], rows)
             passed = [(start, end + ENGINE_LATENCY) for start, end in rows]
-        if not layer.trainable:
-            # An index waits from its result until the error that it routes is done with.
-            self.holds[layer.name, "index_words"] = [
-                (row[0], until, words) for row, until in zip(result, released, strict=True)
+            self._hold_indices(layer, [until for _, until, _ in holds])
+        else:
+            passed = self._pass_words(engine, errors, cycles, KINDS[layer.kind].latency)
+            self._hold_indices(layer, [end for _, end in passed])
+        if layer.pattern == "fork":
+            self._hold_words(layer, errors, passed)
+        for edge in self.plan.edges_in[layer.name]:
+            self.errors[layer.name, edge.sink_port] = passed
+
+    def _gradient(self, layer: LayerPlan, errors: Rows) -> None:
+        words = layer.o_shape[2] * layer.o_blocks
+        walk, feature = layer.fp_walks[0], self._sources(layer)[0]
+        each = beats(layer.fp_walks, layer.fp_interval, layer.o_blocks)
+        cycles = row_cycles(layer.fp_walks, layer.o_blocks, each, 1)
+        rows = self._gather(f"{layer.name}.wg", walk, cycles, feature, errors, words)
+        self._hold_rows(layer.name, "wg_rows", walk, feature, rows)
+        self.holds[layer.name, "error_words"] = [
+            (arrival[0], row[1], words) for arrival, row in zip(errors, rows, strict=True)
+        ]
+
+    def _hold_indices(self, layer: LayerPlan, released: list[int]) -> None:
+        """What waits from a result until the error that it changes is done with."""
+        if not KINDS[layer.kind].holds:
+            return
+        edge = self.plan.edges_out[layer.name][0]
+        result = self.features[edge.sink, edge.sink_port]
+        words = layer.o_shape[2] * layer.o_blocks
+        self.holds[layer.name, "index_words"] = [
+            (row[0], until, words) for row, until in zip(result, released, strict=True)
+        ]
+
+    def _hold_words(self, layer: LayerPlan, sources: list[Rows], rows: Rows) -> None:
+        """What waits of each source, from its arrival until the row has passed."""
+        for port, (source, blocks) in enumerate(zip(sources, layer.join_blocks, strict=True)):
+            words = layer.i_shape[2] * blocks
+            self.holds[layer.name, f"join_words[{port}]"] = [
+                (first, end, words) for (first, _), (_, end) in zip(source, rows, strict=True)
             ]
-        return passed
 
     def _free(self, engine: str) -> int:
         """When an engine has finished the sample before."""
         return self.before[engine][1] - self.period if engine in self.before else -self.period
 
-    def _relay(self, engine: str, source: Rows, cycles: list[int]) -> Rows:
+    def _pass_words(
+        self, engine: str, sources: list[Rows], cycles: list[int], latency: int
+    ) -> Rows:
+        """Rows that pass word by word as they come, from all sources at once."""
         clock = self._free(engine)
         rows = []
-        for (first, last), row_cycles in zip(source, cycles, strict=True):
-            start = max(clock, first)
-            clock = max(start + row_cycles, last + WORD_LATENCY)
-            rows.append((start, clock))
+        for n, needed in enumerate(cycles):
+            start = max(clock, *(source[n][0] for source in sources))
+            last = max(source[n][1] for source in sources)
+            clock = max(start + needed, last + WORD_LATENCY)
+            rows.append((start, clock + latency - 1))
         self.engines[engine] = (rows[0][0], clock)
         return rows
 

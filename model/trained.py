@@ -20,11 +20,7 @@ __all__ = ["Trained", "Weights"]
 
 Weights = dict[str, Tensor]  # working values of ``weight`` and ``bias``
 
-ENGINES: dict[str, type[Conv] | type[Linear]] = {
-    "conv2d": Conv,
-    "linear": Linear,
-    "scale": Scale,
-}
+ENGINES: dict[str, type[Conv] | type[Linear]] = {"conv2d": Conv, "linear": Linear, "scale": Scale}
 
 
 class Trained:

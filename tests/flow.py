@@ -8,6 +8,9 @@ the other.
 import math
 from collections import deque
 
+from gradweave.model.kinds import KINDS
+from gradweave.model.plan import INPUT, LOSS
+
 LATENCY = 10  # cycles from a result's last beat to its transfer
 QUIET_CYCLES = 1500  # without any step: a deadlock
 
@@ -134,43 +137,120 @@ class Engine:
         return True
 
 
+class Meeting:
+    """The FIFOs in front of a join, or of a fork's errors. A word of each leaves, or, where words
+    are dealt out in ``turns``, that of the port whose turn it is.
+    """
+
+    def __init__(self, depths, lanes, turns=None):
+        self.fifos = [Pipe(depth) for depth in depths]
+        self.lanes, self.turns, self.turn = lanes, turns, 0
+
+    def step(self, now, sources, out):
+        moved = False
+        for source, fifo in zip(sources, self.fifos, strict=True):
+            if source.ready >= self.lanes and fifo.room(1):
+                source.pop(self.lanes)
+                fifo.held += 1
+                fifo.push(1, now + 1)
+                moved = True
+        leaving = [self.fifos[self.turns[self.turn]]] if self.turns else self.fifos
+        if out.room(self.lanes) and all(fifo.ready for fifo in leaving):
+            for fifo in leaving:
+                fifo.pop(1)
+            self.turn = (self.turn + 1) % len(self.turns or [0])
+            out.held += self.lanes
+            out.push(self.lanes, now + 1)
+            moved = True
+        return moved
+
+
+class Copying:
+    """A fork, or a join's errors: a word leaves when all have taken it, or the one in turn."""
+
+    def __init__(self, count, lanes, turns=None):
+        self.lanes, self.turns, self.turn = lanes, turns, 0
+        self.fresh = [{n} for n in turns] if turns else [set(range(count))]
+        self.missing = set(self.fresh[0])
+
+    def step(self, now, source, outs):
+        if source.ready < self.lanes:
+            return False
+        taking = {n for n in self.missing if outs[n] is None or outs[n].room(self.lanes)}
+        for out in (outs[n] for n in taking):
+            if out is not None:
+                out.held += self.lanes
+                out.push(self.lanes, now + 1)
+        self.missing -= taking
+        if not self.missing:
+            source.pop(self.lanes)
+            self.turn = (self.turn + 1) % len(self.fresh)
+            self.missing = set(self.fresh[self.turn])
+        return bool(taking)
+
+
 class Flow:
     """A whole plan; ``run`` gives the cycle of each sample's last error, or None in a deadlock."""
 
     def __init__(self, plan, batch=None):
         self.plan, self.batch = plan, batch
-        layers = plan.layers
-        self.features, self.errors = [Pipe(4 * layers[0].i_lanes + 4)], []
-        for n, x in enumerate(layers):
-            after = layers[n + 1].i_lanes if n + 1 < len(layers) else 1
-            self.features.append(Pipe(self._capacity(x, x.o_lanes, after, x.i_blocks)))
-            below = layers[n - 1].o_lanes if n else 1
-            self.errors.append(Pipe(self._capacity(x, x.i_lanes, below, x.o_blocks)))
-        self.errors.append(Pipe(2 * layers[-1].o_lanes))
-        self.parts = [self._parts(n, x) for n, x in enumerate(layers)]
-        self.sweeps = {n: [] for n, x in enumerate(layers) if x.trainable}
+        layers = {x.name: x for x in plan.layers}
+        self.features, self.errors = {}, {}
+        for edge in plan.edges:
+            key = edge.sink, edge.sink_port
+            source, sink = layers.get(edge.source), layers.get(edge.sink)
+            taking = sink.i_lanes if sink else 1
+            if source is None:
+                self.features[key] = Pipe(4 * taking + 4)
+                continue
+            self.features[key] = Pipe(
+                self._capacity(source, source.o_lanes, taking, source.i_blocks)
+            )
+            if plan.passes_error(edge.source):
+                self.errors[key] = Pipe(
+                    self._capacity(sink, sink.i_lanes, source.o_lanes, sink.o_blocks)
+                    if sink
+                    else 2 * source.o_lanes
+                )
+        self.i_keys = {
+            x.name: [(x.name, e.sink_port) for e in plan.edges_in[x.name]] for x in plan.layers
+        }
+        self.o_keys = {
+            x.name: [(e.sink, e.sink_port) for e in plan.edges_out[x.name]] for x in plan.layers
+        }
+        self.parts = {x.name: self._parts(x) for x in plan.layers}
+        self.sweeps = {x.name: [] for x in plan.trainable}
+        self.entry = self.features[plan.edges_out[INPUT][0].sink, 0]
         self.fed = 0
 
     @staticmethod
     def _capacity(layer, lanes, other, inner):
         """A gear between different lanes; behind engines also a queue for what is in flight."""
-        if layer.kind == "relu":
+        if not layer.windowed:
             return lanes + other
         results = -(-LATENCY // (inner if layer.trainable else 1)) + 1
         return results * lanes + lanes + other
 
-    def _parts(self, n, x):
+    def _parts(self, x):
         parts = {}
-        if x.backward and not x.trainable:
+        if x.backward and KINDS[x.kind].holds:
             parts["index"] = Pipe(x.buffers.index_words)
-        if x.kind == "relu":
+        turns = [n for n, count in enumerate(x.join_blocks) for _ in range(count)]
+        turns = turns if x.kind == "concat" else None
+        if x.pattern == "join":
+            parts["meeting"] = Meeting(x.buffers.join_words, x.lanes, turns)
+            parts["copying"] = Copying(len(x.sources), x.lanes, turns)
+        if x.pattern == "fork":
+            parts["meeting"] = Meeting(x.buffers.join_words, x.lanes)
+            parts["copying"] = Copying(x.fan, x.lanes)
+        if not x.windowed:
             return parts
         inner, back = (x.i_blocks, x.o_blocks) if x.trainable else (1, 1)
         if x.unfold:
             parts["unfold"] = Unfold(x)
         row_words = x.hardware.i_shape[2] * x.i_blocks
         window = Window(x.buffers.fp_rows, row_words)
-        out = self.features[n + 1]
+        out = self.features[self.o_keys[x.name][0]]
         parts["fp"] = Engine(
             x.fp_walks, x.o_blocks, inner, window, out, x.o_lanes, fifo=parts.get("index")
         )
@@ -180,12 +260,13 @@ class Flow:
             parts["wg"] = Engine(x.fp_walks, x.o_blocks, inner, window, errors=waiting)
         if x.backward:
             window = Window(x.buffers.eb_rows, x.o_shape[2] * x.o_blocks)
-            parts["eb"] = Engine(x.eb_walks, x.i_blocks, back, window, self.errors[n], x.i_lanes)
+            below = self.errors[self.i_keys[x.name][0]]
+            parts["eb"] = Engine(x.eb_walks, x.i_blocks, back, window, below, x.i_lanes)
         return parts
 
     def run(self, samples):
         ends, now, quiet = [], 0, 0
-        last = self.parts[next(n for n, x in enumerate(self.plan.layers) if x.trainable)]["wg"]
+        last = self.parts[self.plan.trainable[0].name]["wg"]
         while len(ends) < samples:
             moved = self._step(now, samples)
             quiet = 0 if moved else quiet + 1
@@ -197,16 +278,19 @@ class Flow:
         return ends
 
     def _step(self, now, samples):
-        pipes = self.features + self.errors
-        pipes += [p for parts in self.parts for p in parts.values() if isinstance(p, Pipe)]
+        pipes = [*self.features.values(), *self.errors.values()]
+        for parts in self.parts.values():
+            pipes += [part for part in parts.values() if isinstance(part, Pipe)]
+            pipes += parts["meeting"].fifos if "meeting" in parts else []
         for pipe in pipes:
             pipe.tick(now)
         moved = False
-        for n, x in enumerate(self.plan.layers):
-            moved |= self._backward(n, x, now)
-        moved |= self._loss(now)
-        for n, x in reversed(list(enumerate(self.plan.layers))):
-            moved |= self._forward(n, x, now)
+        for x in self.plan.layers:
+            if self.plan.passes_error(x.name):
+                moved |= self._backward(x, now)
+        moved |= self._relay(self.features[LOSS, 0], self.errors[LOSS, 0], 1, now, None, True)
+        for x in reversed(self.plan.layers):
+            moved |= self._forward(x, now)
         return moved | self._feed(now, samples)
 
     def _feed(self, now, samples):
@@ -218,24 +302,31 @@ class Flow:
         if sample == samples:
             return False
         count = 0 if word < header else lanes
-        if not self.features[0].room(count):
+        if not self.entry.room(count):
             return False
-        self.features[0].held += count
-        self.features[0].push(count, now + 1)
+        self.entry.held += count
+        self.entry.push(count, now + 1)
         self.fed += 1
         return True
 
-    def _go(self, n, engine):
+    def _go(self, x, engine):
         """Flushed versions: mini-batch k waits for k sweeps."""
-        if self.batch is None or engine == "wg" or not self.plan.layers[n].trainable:
+        if self.batch is None or engine == "wg" or not x.trainable:
             return lambda sample: True
-        return lambda sample: len(self.sweeps[n]) >= sample // self.batch
+        return lambda sample: len(self.sweeps[x.name]) >= sample // self.batch
 
-    def _forward(self, n, x, now):
-        source, out, parts = self.features[n], self.features[n + 1], self.parts[n]
-        if x.kind == "relu":
-            return self._relay(source, out, x.lanes, now, parts.get("index"), pushes=True)
-        moved = parts["fp"].step(now, self._go(n, "fp"))
+    def _forward(self, x, now):
+        parts = self.parts[x.name]
+        sources = [self.features[key] for key in self.i_keys[x.name]]
+        outs = [self.features[key] for key in self.o_keys[x.name]]
+        if x.pattern == "fork":
+            return parts["copying"].step(now, sources[0], outs)
+        if x.pattern == "join":
+            return parts["meeting"].step(now, sources, outs[0])
+        source = sources[0]
+        if x.pattern == "relay":
+            return self._relay(source, outs[0], x.lanes, now, parts.get("index"), True)
+        moved = parts["fp"].step(now, self._go(x, "fp"))
         takers = [parts[name].window for name in ("fp", "wg") if name in parts]
         if x.unfold:
             return moved | parts["unfold"].step(source, x.i_lanes, takers)
@@ -246,20 +337,25 @@ class Flow:
             moved = True
         return moved
 
-    def _backward(self, n, x, now):
-        source, parts = self.errors[n + 1], self.parts[n]
-        if not x.backward and not x.trainable:
-            return False
-        if x.kind == "relu":
-            return self._relay(source, self.errors[n], x.lanes, now, parts["index"], pushes=False)
+    def _backward(self, x, now):
+        parts = self.parts[x.name]
+        sources = [self.errors[key] for key in self.o_keys[x.name]]
+        outs = [self.errors.get(key) for key in self.i_keys[x.name]]
+        if x.pattern == "fork":
+            return parts["meeting"].step(now, sources, outs[0])
+        if x.pattern == "join":
+            return parts["copying"].step(now, sources[0], outs)
+        source = sources[0]
+        if x.pattern == "relay":
+            return self._relay(source, outs[0], x.lanes, now, parts.get("index"), False)
         moved = False
         for name in ("wg", "eb"):
             if name in parts:
-                moved |= parts[name].step(now, self._go(n, name))
-        if n in self.sweeps and self.batch:
+                moved |= parts[name].step(now, self._go(x, name))
+        if x.trainable and self.batch:
             done = min(parts[name].done for name in ("wg", "eb") if name in parts)
-            if done // self.batch > len(self.sweeps[n]):
-                self.sweeps[n].append(now)
+            if done // self.batch > len(self.sweeps[x.name]):
+                self.sweeps[x.name].append(now)
         if source.ready < x.o_lanes:
             return moved
         waiting, index = parts.get("waiting"), parts.get("index")
@@ -290,7 +386,3 @@ class Flow:
         elif index:
             index.pop(1)
         return True
-
-    def _loss(self, now):
-        """Mean squared error: an error per logit."""
-        return self._relay(self.features[-1], self.errors[-1], 1, now, None, pushes=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from gradweave.model.join_depths import least_join_words
 from gradweave.model.plan import Plan
 from gradweave.model.schedule import minimum_buffers
 from gradweave.tests.plans import (
@@ -21,7 +22,7 @@ from gradweave.tests.plans import (
     table,
 )
 
-__all__ = ["BOARDS", "GRAPHS", "make", "with_deep_buffers"]
+__all__ = ["BOARDS", "GRAPHS", "make", "with_least_buffers"]
 
 
 def _identity(late):
@@ -120,18 +121,21 @@ BOARDS = GRAPHS | {"kinds": _kinds}
 
 
 def make(name: str, delay: int = 0, back_delay: int = 0, **options) -> Plan:
-    """Return a plan of ``BOARDS`` for samples of (2, 4, 4), with the same delays everywhere."""
+    """Return a plan of ``BOARDS`` for samples of (2, 4, 4), with the same delays everywhere.
+
+    With delays its buffers are those of ``model/schedule.py``, without any the least that cannot
+    deadlock.
+    """
     specs = BOARDS[name]({"delay": delay, "back_delay": back_delay})
-    return with_deep_buffers(graph((2, 4, 4), *specs, batch_max=4, **options))
+    plan = graph((2, 4, 4), *specs, batch_max=4, sized=delay > 0, **options)
+    return plan if delay else with_least_buffers(plan)
 
 
-def with_deep_buffers(plan: Plan) -> Plan:
-    """Return the plan with the least buffers of each layer, and room for a sample at every join."""
-    layers = []
-    for layer in plan.layers:
-        pixels = layer.i_shape[1] * layer.i_shape[2]
-        words = tuple(pixels * part // layer.lanes for part in layer.parts)
-        if layer.pattern in ("join", "fork") and not words:
-            words = (pixels * layer.i_blocks,) * max(layer.fan, len(layer.sources))
-        layers.append(replace(layer, buffers=replace(minimum_buffers(layer), join_words=words)))
+def with_least_buffers(plan: Plan) -> Plan:
+    """Return the plan with the least buffers with which it cannot deadlock."""
+    joins = least_join_words(plan)
+    layers = [
+        replace(x, buffers=replace(minimum_buffers(x), join_words=joins.get(x.name, ())))
+        for x in plan.layers
+    ]
     return replace(plan, layers=tuple(layers))

@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from gradweave.host.catalogue import CATALOGUE, catalogue_table, replace_catalogue
+from gradweave.host.catalogue import CATALOGUE, catalogue_table, paths, replace_catalogue
 from gradweave.host.cli import app
+from gradweave.host.kind_figures import kind_figures
 from gradweave.host.register_docs import general_page, registers_html, registers_markdown
+from gradweave.model.kinds import KINDS, TABLES
 from gradweave.model.registers import register_map
 from gradweave.model.trace import trace
 
@@ -33,8 +35,24 @@ def test_catalogue_names_files_that_exist():
 
 
 def test_catalogue_lists_every_golden_layer():
-    stems = {entry.stem for entry in CATALOGUE if entry.stem is not None}
+    stems = {entry.stem for entry in CATALOGUE if "golden" in paths(entry)}
     assert stems == {path.stem for path in (ROOT / "model" / "pipeline").glob("[!_]*.py")}
+
+
+def test_catalogue_has_the_figures_of_every_kind():
+    shown = {entry.kind for entry in CATALOGUE if entry.kind is not None}
+    assert shown | set(TABLES) == set(KINDS)
+    # 46 rows of taps by 46 columns, for each of 16 outputs and 16 inputs.
+    assert "| 541,696, 541,696 | 16 |" in catalogue_table()
+    for kind in KINDS:
+        figures = kind_figures(kind)
+        assert figures.fp_interval > 0
+        assert figures.latency > 0
+    relu, average = kind_figures("relu"), kind_figures("avgpool2d")
+    assert (relu.fp_interval, relu.latency, relu.dsp) == (4096, 1, 0)
+    # A mask's bit waits for each of 4,096 values, and a few more: a RAMB18 of 8,192 words.
+    assert relu.bram36 == 0.5
+    assert average.dsp == 2  # a reciprocal each way
 
 
 @pytest.mark.parametrize("kind", ["Conv2d", "Linear", "ReLU", "MaxPool2d", "Flatten", "Identity"])

@@ -14,6 +14,7 @@ from gradweave.host.report import (
     summary_table,
 )
 from gradweave.model.errors import InputError
+from gradweave.tests.plans import add, conv, fork, graph, linear, relu
 
 HISTORY = [{"train_loss": 2.0, "test_accuracy": 0.5}, {"train_loss": 1.0, "test_accuracy": 0.75}]
 
@@ -66,6 +67,19 @@ def test_pipeline_picture_grows_with_the_chain(hand_plan, tmp_path):
     width, height = picture_size(tmp_path / "pipeline.png")
     assert width > height
     assert (tmp_path / "pipeline.png").stat().st_size < 100_000
+
+
+def test_branches_are_drawn_one_below_another(tmp_path):
+    ways = [relu("r").on("f"), relu("s").on("f"), relu("t").on("f")]
+    layers = (conv("c", 2, kernel=1), fork("f"), *ways, add("a").on("r", "s", "t"), linear("l", 2))
+    sizes = []
+    for plan in (graph((1, 4, 4), *layers), graph((1, 4, 4), layers[0], ways[0].on(), layers[-1])):
+        pipeline_picture(plan, tmp_path / "pipeline.png")
+        sizes.append(picture_size(tmp_path / "pipeline.png"))
+    (width, height), (narrow, low) = sizes
+    # Three branches, two further ones of 4.6 units; two columns more.
+    assert height - low == round(2 * 4.6 * 0.95 * 110)
+    assert width - narrow == round(2 * (0.92 + 0.42) * 0.95 * 110)
 
 
 def test_learning_curve_has_a_panel_for_each_kind_of_figure(tmp_path):

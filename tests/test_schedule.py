@@ -7,6 +7,7 @@ import pytest
 
 from gradweave.host.planner import plan_design
 from gradweave.model.errors import PlanError
+from gradweave.model.pace import paced_intervals
 from gradweave.model.plan import Buffers
 from gradweave.model.schedule import (
     check_buffers,
@@ -19,7 +20,6 @@ from gradweave.model.schedule import (
     size_buffers,
     steady_interval,
 )
-from gradweave.model.timing import paced_intervals
 from gradweave.tests.chains import DIGITS, LENET, chain, fold, formats_of
 from gradweave.tests.flow import Flow
 

@@ -14,8 +14,8 @@ from amaranth.lib.wiring import In, Out
 from gradweave.host.board_device import BoardDevice
 from gradweave.host.golden_device import GoldenDevice
 from gradweave.host.packets import pack_samples
+from gradweave.model.pace import entry_interval
 from gradweave.model.schedule import size_buffers, steady_interval
-from gradweave.model.timing import entry_interval
 from gradweave.rtl.packet_reader import PacketReader
 from gradweave.rtl.parts.gear import Gear
 from gradweave.rtl.parts.unfold import Unfold
