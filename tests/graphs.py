@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+from gradweave.model.join_depths import least_join_words
 from gradweave.model.plan import Plan
 from gradweave.model.schedule import minimum_buffers
 from gradweave.tests.plans import (
     add,
     affine,
+    avgpool,
     clip,
     concat,
     conv,
@@ -16,10 +18,11 @@ from gradweave.tests.plans import (
     linear,
     maxpool,
     relu,
+    scale,
     table,
 )
 
-__all__ = ["BOARDS", "GRAPHS", "make", "with_deep_buffers"]
+__all__ = ["BOARDS", "GRAPHS", "make", "with_least_buffers"]
 
 
 def _identity(late):
@@ -88,11 +91,12 @@ def _double(late):
     )
 
 
-def _activations(late):
-    """Every kind of layer of one word out for each word in, on two branches."""
+def _kinds(late):
+    """The kinds of layers that the other graphs lack, on two branches."""
     return (
         conv("stem", 4, kernel=1, a=2, b=2, **late),
         affine("affine", (300, -200, 256, 128), (1000, 0, -500, 77), 8, lanes=2),
+        scale("scale", group_lanes=2, **late),
         fork("split", lanes=2),
         leaky_relu("leaky", 655, lanes=2),
         conv("conv", 4, kernel=3, padding=1, a=2, b=2, **late),
@@ -100,6 +104,7 @@ def _activations(late):
         clip("clip", 0, 6 << 10, lanes=4).on("split"),
         table("silu", "silu", lanes=2),
         add("add", lanes=2).on("tanh", "silu"),
+        avgpool("mean", 2, lanes=2),
         linear("fc", 3, a=3, b=1, **late),
     )
 
@@ -112,22 +117,25 @@ GRAPHS = {
     "input": _input,
     "double": _double,
 }
-BOARDS = GRAPHS | {"activations": _activations}
+BOARDS = GRAPHS | {"kinds": _kinds}
 
 
 def make(name: str, delay: int = 0, back_delay: int = 0, **options) -> Plan:
-    """Return a plan of ``BOARDS`` for samples of (2, 4, 4), with the same delays everywhere."""
+    """Return a plan of ``BOARDS`` for samples of (2, 4, 4), with the same delays everywhere.
+
+    With delays its buffers are those of ``model/schedule.py``, without any the least that cannot
+    deadlock.
+    """
     specs = BOARDS[name]({"delay": delay, "back_delay": back_delay})
-    return with_deep_buffers(graph((2, 4, 4), *specs, batch_max=4, **options))
+    plan = graph((2, 4, 4), *specs, batch_max=4, sized=delay > 0, **options)
+    return plan if delay else with_least_buffers(plan)
 
 
-def with_deep_buffers(plan: Plan) -> Plan:
-    """Return the plan with the least buffers of each layer, and room for a sample at every join."""
-    layers = []
-    for layer in plan.layers:
-        pixels = layer.i_shape[1] * layer.i_shape[2]
-        words = tuple(pixels * part // layer.lanes for part in layer.parts)
-        if layer.pattern in ("join", "fork") and not words:
-            words = (pixels * layer.i_blocks,) * max(layer.fan, len(layer.sources))
-        layers.append(replace(layer, buffers=replace(minimum_buffers(layer), join_words=words)))
+def with_least_buffers(plan: Plan) -> Plan:
+    """Return the plan with the least buffers with which it cannot deadlock."""
+    joins = least_join_words(plan)
+    layers = [
+        replace(x, buffers=replace(minimum_buffers(x), join_words=joins.get(x.name, ())))
+        for x in plan.layers
+    ]
     return replace(plan, layers=tuple(layers))

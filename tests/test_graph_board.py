@@ -13,7 +13,7 @@ from gradweave.host.verify import verify
 from gradweave.model.errors import DeviceError
 from gradweave.model.registers import Command
 from gradweave.sim.simulate import simulate
-from gradweave.tests.graphs import BOARDS, make, with_deep_buffers
+from gradweave.tests.graphs import BOARDS, make, with_least_buffers
 from gradweave.tests.plans import add, conv, fork, graph, linear
 from gradweave.tests.small_board import BATCH, assert_same_state, data, hyper, masters
 
@@ -82,7 +82,7 @@ def test_a_skip_trains_at_the_least_depth_and_deadlocks_below_it(depth, trains):
         add("add").on("conv", "skip"),
         linear("fc", 2),
     )
-    plan = with_deep_buffers(graph((1, 4, 4), *specs, batch_max=BATCH))
+    plan = with_least_buffers(graph((1, 4, 4), *specs, batch_max=BATCH))
     layers = [
         replace(x, buffers=replace(x.buffers, join_words=(1, depth))) if x.kind == "add" else x
         for x in plan.layers

@@ -100,7 +100,7 @@ class Conv(wiring.Component):
         m.submodules.update = self.update
         m.submodules.versions = versions = Versions(layer, self.batch_max)
         m.submodules.fp = fp = self._forward()
-        m.submodules.i_fork = i_fork = Fork(lanes(layer.i_feature.width, layer.b), 2)
+        m.submodules.i_fork = i_fork = Fork(lanes(layer.i_feature.width, layer.i_lanes), 2)
         if self.layer.unfold:
             m.submodules.unfold = unfold = Unfold(
                 layer.i_feature.width, self.layer.i_lanes, layer.b, self.layer.unfolding

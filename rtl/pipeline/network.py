@@ -47,7 +47,6 @@ BLOCKS = {
     "concat": Concat,
     "fork": Fork,
 }
-
 LOSSES = {
     "cross_entropy": CrossEntropy,
     "mse": Mse,
