@@ -1,5 +1,10 @@
 """What every test shares: drawn cases that repeat, and a small plan that was written by hand."""
 
+import os
+
+# Before torch is loaded: its threads spin, and the tests run on all cores already.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import settings
 
