@@ -63,6 +63,7 @@ class BoardDevice:
     def __init__(self, plan: Plan, transport: Transport) -> None:
         self.plan = plan
         self.transport = transport
+        self.frozen: dict[str, Tensor] = {}
         self.registers = {register.name: register for register in register_map(plan)}
         self._check_identity()
 

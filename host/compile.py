@@ -100,4 +100,6 @@ def compile(  # noqa: A001
         probes=probes,
         name=name or type(model).__name__.lower(),
     )
-    return Design(plan, quantize_parameters(plan, state), model)
+    masters = quantize_parameters(plan, state)
+    frozen = {key: tensor.clone() for key, tensor in state.items() if key not in masters}
+    return Design(plan, masters, model, frozen)

@@ -5,7 +5,7 @@ Test: ``tests/test_compile.py``.
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -21,24 +21,26 @@ __all__ = ["Design"]
 PLAN_FILE = "plan.json"
 WEIGHTS_FILE = "weights.safetensors"
 
+AnyDevice = TypeVar("AnyDevice", GoldenDevice, BoardDevice)
+
 
 @dataclass
 class Design:
     """What ``compile`` returns.
 
     ``masters`` are the model's weights as integers in the master formats, by their key in
-    ``state_dict()``. ``model`` is the torch module, None in a design that was loaded from a folder.
+    ``state_dict()``. ``model`` is the torch module, None in a design that was loaded from a folder;
+    ``frozen`` is what its state has beside the weights, such as the statistics of BatchNorm.
     """
 
     plan: Plan
     masters: dict[str, Tensor]
     model: nn.Module | None = field(default=None, repr=False)
+    frozen: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def golden(self) -> GoldenDevice:
         """Return the golden model as a device that holds the first weights."""
-        device = GoldenDevice(self.plan)
-        device.write_parameters(self.masters)
-        return device
+        return self._ready(GoldenDevice(self.plan))
 
     def simulate(self, **options: Any) -> BoardDevice:
         """Build (or take from the cache) the simulated board and return it as a device that holds
@@ -48,8 +50,11 @@ class Design:
         """
         from ..sim.simulate import simulate
 
-        device = BoardDevice(self.plan, simulate(self.plan, **options))
+        return self._ready(BoardDevice(self.plan, simulate(self.plan, **options)))
+
+    def _ready(self, device: AnyDevice) -> AnyDevice:
         device.write_parameters(self.masters)
+        device.frozen = self.frozen
         return device
 
     def verilog(self) -> str:
@@ -60,7 +65,7 @@ class Design:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the first weights as the hardware holds them, float32."""
-        return float_parameters(self.plan, self.masters)
+        return {**self.frozen, **float_parameters(self.plan, self.masters)}
 
     def quantize_input(self, x: Tensor) -> Tensor:
         """Return samples [N, C, H, W] as the integers (int16) that a device takes; raises

@@ -41,6 +41,7 @@ class Device(Protocol):
     """A design that trains: golden model, simulated board or real board, all with the same bits."""
 
     plan: Plan
+    frozen: dict[str, Tensor]  # of the torch model's state, what is not trained
 
     def write_parameters(
         self, masters: Mapping[str, Tensor], momenta: Mapping[str, Tensor] | None = None

@@ -32,6 +32,7 @@ class GoldenDevice:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.network = Network(plan)
+        self.frozen: dict[str, Tensor] = {}
 
     def write_parameters(
         self, masters: Mapping[str, Tensor], momenta: Mapping[str, Tensor] | None = None

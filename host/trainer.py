@@ -271,8 +271,11 @@ class Trainer:
         return float_logits(self.plan, self.device.infer(quantize_samples(self.plan, x)))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the trained float32 weights: ``model.load_state_dict(trainer.state_dict())``."""
-        return float_parameters(self.plan, self.device.read_parameters()[0])
+        """Return the trained float32 weights, and what the model has beside them, such as the
+        statistics of BatchNorm: ``model.load_state_dict(trainer.state_dict())``.
+        """
+        trained = float_parameters(self.plan, self.device.read_parameters()[0])
+        return {**self.device.frozen, **trained}
 
     def save(self, path: str | Path) -> None:
         """Write a checkpoint of the last finished epoch."""
