@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
+import gradweave as gw
 from gradweave.host.board_device import BoardDevice
-from gradweave.host.design import Design
 from gradweave.host.golden_device import GoldenDevice
 from gradweave.host.trainer import Trainer
 from gradweave.host.verify import verify
@@ -30,20 +31,32 @@ def plan_of(delay=1):
         relu("relu", lanes=2),
         dropout("second", 13107, number=1, lanes=1, seed=SEED),
         linear("last", 3, a=1, b=1, **late),
-        probes=True,
         sized=True,
     )
 
 
-@pytest.mark.timeout(300)
-def test_every_tensor_of_a_network_with_dropouts_is_the_golden_models():
-    plan = plan_of()
-    x, y = data(plan, 4)
-    report = verify(Design(plan, masters(plan)), x, y, hyper(plan), stalls=0.3, seed=1)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_tensor_of_a_torch_model_with_dropouts_is_the_golden_models():
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(100, 6),
+        nn.Dropout(),
+        nn.Linear(6, 3),
+    )
+    design = gw.compile(model, torch.randn(8, 1, 5, 5), batch=BATCH, seed=9, versions="delayed")
+    dropouts = [layer for layer in design.plan.layers if layer.kind == "dropout"]
+    assert [(x.drop, x.number, x.seed) for x in dropouts] == [(1 << 14, 0, 9), (1 << 15, 1, 9)]
+    x, y = data(design.plan, 4)
+    report = verify(design, x, y, hyper(design.plan), stalls=0.3, seed=1)
     report.raise_for_difference()
     assert report.bit_exact
-    for name in ("first", "second"):
-        assert {f"{name}.o_feature", f"{name}.i_error"} <= report.values.keys()
+    for layer in dropouts:
+        assert {f"{layer.name}.o_feature", f"{layer.name}.i_error"} <= report.values.keys()
 
 
 @pytest.mark.timeout(300)

@@ -9,7 +9,7 @@ from amaranth.lib import stream
 
 from gradweave.model.formats import Format, Rounding
 from gradweave.model.pipeline.dropout import Dropout as Golden
-from gradweave.model.random import ROUNDS
+from gradweave.model.random import ROUNDS, random_word
 from gradweave.model.step import Step
 from gradweave.rtl.pipeline.dropout import Dropout
 from gradweave.tests.relay_bench import (
@@ -79,6 +79,13 @@ def test_any_format_is_right(widths):
     feature, error = Format(widths[0], 1), Format(widths[1], 30)
     layer = dropout(50000, feature=feature, error=error)
     check_relay_layer(Dropout, Golden, layer, Rounding.HALF_EVEN, stall=0.3)
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_value_whose_bits_equal_the_share_is_kept(beyond):
+    bits = random_word(77, 1, 0, 0) & 0xFFFF
+    layer = dropout(bits + beyond)
+    check_relay_layer(Dropout, Golden, layer, Rounding.FLOOR, seed=4)
 
 
 def test_interval_and_latency_are_as_stated():

@@ -61,6 +61,12 @@ def test_every_element_is_dropped_by_its_own_random_word(drop):
                     assert bool(mask[n, c, y, x]) == (low >= drop)
 
 
+def test_a_value_whose_bits_equal_the_share_is_kept():
+    bits = random_word(layer().seed, layer().number, 0, 0) & 0xFFFF
+    assert kept(layer(bits))[0, 0, 0, 0]
+    assert not kept(layer(bits + 1))[0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("drop", [6554, HALF, 58982])
 def test_the_share_of_dropped_values_is_as_told(drop):
     plan = layer(drop, shape=(8, 16, 16))
