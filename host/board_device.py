@@ -28,6 +28,7 @@ from .device import (
     Parameters,
     Progress,
     Transport,
+    check_first_sample,
     check_name,
     check_parameter,
     check_parameters,
@@ -157,12 +158,19 @@ class BoardDevice:
         return packets.unpack_read(number, memory, answer)
 
     def train(
-        self, samples: Tensor, targets: Tensor, hyper: Hyper, progress: Progress | None = None
+        self,
+        samples: Tensor,
+        targets: Tensor,
+        hyper: Hyper,
+        progress: Progress | None = None,
+        *,
+        first_sample: int = 0,
     ) -> Tensor:
         samples = check_samples(self.plan, samples, hyper.batch)
         targets = check_targets(self.plan, targets, len(samples))
         for name in HYPER_REGISTERS:
             self.write_register(name, int(getattr(hyper, name)))
+        self.write_register("first_sample", check_first_sample(first_sample))
         self._start(Command.TRAIN)
         logits = self._run(PacketKind.TRAIN, samples, targets, progress, hyper.batch)
         self._await_versions(len(samples) // hyper.batch)

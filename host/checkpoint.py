@@ -23,7 +23,7 @@ from ..model.plan import Plan
 
 __all__ = ["FORMAT_VERSION", "Checkpoint", "load_checkpoint", "save_checkpoint", "write_atomically"]
 
-FORMAT_VERSION = "1"
+FORMAT_VERSION = "2"
 _GROUPS = ("masters", "momenta", "random")
 
 
@@ -33,7 +33,8 @@ class Checkpoint:
 
     ``masters`` and ``momenta`` are integers by their key in ``state_dict()``; ``random`` holds
     generator states (uint8) by name; ``epoch`` counts the epochs done; ``hyperparameters`` are
-    those of the last one, and for information.
+    those of the last one, and for information. ``samples`` counts all samples trained: the number
+    of the next one, by which random bits go on.
     """
 
     masters: dict[str, Tensor]
@@ -42,6 +43,7 @@ class Checkpoint:
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     random: dict[str, Tensor] = field(default_factory=dict)
+    samples: int = 0
 
 
 def save_checkpoint(path: str | Path, plan: Plan, checkpoint: Checkpoint) -> None:
@@ -63,6 +65,7 @@ def save_checkpoint(path: str | Path, plan: Plan, checkpoint: Checkpoint) -> Non
         "design": plan.identity,
         "name": plan.name,
         "epoch": str(checkpoint.epoch),
+        "samples": str(checkpoint.samples),
         "hyperparameters": json.dumps(checkpoint.hyperparameters, sort_keys=True),
         "history": json.dumps(checkpoint.history, sort_keys=True),
     }
@@ -116,6 +119,7 @@ def load_checkpoint(path: str | Path, plan: Plan) -> Checkpoint:
         groups[group][name] = tensor if group == "random" else tensor.long()
     return Checkpoint(
         epoch=int(metadata["epoch"]),
+        samples=int(metadata["samples"]),
         hyperparameters=json.loads(metadata["hyperparameters"]),
         history=json.loads(metadata["history"]),
         **groups,

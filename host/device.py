@@ -23,6 +23,7 @@ __all__ = [
     "Parameters",
     "Progress",
     "Transport",
+    "check_first_sample",
     "check_name",
     "check_parameter",
     "check_parameters",
@@ -64,7 +65,13 @@ class Device(Protocol):
         """
 
     def train(
-        self, samples: Tensor, targets: Tensor, hyper: Hyper, progress: Progress | None = None
+        self,
+        samples: Tensor,
+        targets: Tensor,
+        hyper: Hyper,
+        progress: Progress | None = None,
+        *,
+        first_sample: int = 0,
     ) -> Tensor:
         """Run one training segment and return its logits.
 
@@ -74,6 +81,8 @@ class Device(Protocol):
         targets : labels [N], or values [N, outputs] in the logits' format
         hyper : the run-time registers
         progress : called with the number of samples done so far
+        first_sample : number of the first sample in the whole training, by which random bits go on;
+            they repeat after 2**32 samples
 
         Returns
         -------
@@ -153,6 +162,19 @@ def check_samples(plan: Plan, samples: Tensor, multiple: int = 1) -> Tensor:
         )
     _check_range("samples", values, plan.layers[0].i_feature)
     return values
+
+
+def check_first_sample(number: int) -> int:
+    """Return the number of a sample modulo 2**32.
+
+    Raises
+    ------
+    InputError
+        For what is no integer, or below 0.
+    """
+    if type(number) is not int or number < 0:
+        raise InputError(f"first_sample must be an integer of at least 0, not {number!r}")
+    return number % (1 << 32)
 
 
 def check_targets(plan: Plan, targets: Tensor, count: int) -> Tensor:

@@ -14,6 +14,7 @@ from ..model.plan import Plan
 from .device import (
     Parameters,
     Progress,
+    check_first_sample,
     check_name,
     check_parameter,
     check_parameters,
@@ -57,12 +58,18 @@ class GoldenDevice:
         self.network.load(masters | {name: check_parameter(self.plan, name, values)}, momenta)
 
     def train(
-        self, samples: Tensor, targets: Tensor, hyper: Hyper, progress: Progress | None = None
+        self,
+        samples: Tensor,
+        targets: Tensor,
+        hyper: Hyper,
+        progress: Progress | None = None,
+        *,
+        first_sample: int = 0,
     ) -> Tensor:
         samples = check_samples(self.plan, samples, hyper.batch)
         targets = check_targets(self.plan, targets, len(samples))
         logits = []
-        self.network.start_segment()
+        self.network.start_segment(check_first_sample(first_sample))
         for start in range(0, len(samples), hyper.batch):
             part = slice(start, start + hyper.batch)
             logits.append(

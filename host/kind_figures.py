@@ -28,6 +28,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "linear": {"kernel": SHAPE[1:], "o_shape": (16, 1, 1)},
     "scale": {"groups": SHAPE[0]},
     "concat": {"i_shape": (32, 16, 16), "o_shape": (32, 16, 16), "parts": (16, 16)},
+    "dropout": {"drop": 1 << 15},
     "affine": {"factors": (1 << 14,) * SHAPE[0], "offsets": (1 << 20,) * SHAPE[0]},
 }
 

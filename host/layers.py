@@ -17,12 +17,14 @@ FACTOR_MAX = (1 << 17) - 1  # a factor of an affine layer has 18 bits with its s
 FACTOR_FRAC_MAX = 40
 
 
-def layer_plans(graph: Graph, formats: Formats) -> tuple[LayerPlan, ...]:
-    """Return every layer with folding 1, its formats, and its constants as integers."""
-    return tuple(_layer(graph, formats, node) for node in graph.nodes)
+def layer_plans(graph: Graph, formats: Formats, seed: int = 0) -> tuple[LayerPlan, ...]:
+    """Return every layer with folding 1, its formats, and its constants as integers; ``seed`` is
+    that of the random bits.
+    """
+    return tuple(_layer(graph, formats, node, seed) for node in graph.nodes)
 
 
-def _layer(graph: Graph, formats: Formats, node: Node) -> LayerPlan:
+def _layer(graph: Graph, formats: Formats, node: Node, seed: int) -> LayerPlan:
     own = formats.layers[node.name]
     errors = tuple(source in graph.error_takers for source in graph.sources[node.name])
     factors, offsets, factor_frac = _affine(node, own.i_feature)
@@ -52,6 +54,7 @@ def _layer(graph: Graph, formats: Formats, node: Node) -> LayerPlan:
         slope=round(node.slope * 2**SLOPE_FRAC),
         drop=round(node.drop * 2**SLOPE_FRAC),
         number=node.number,
+        seed=seed if node.kind == "dropout" else 0,
         factors=factors,
         offsets=offsets,
         factor_frac=factor_frac,

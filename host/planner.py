@@ -84,7 +84,7 @@ def plan_design(
     back = None if back_versions is None else _explicit(graph, back_versions, "back_versions")
     empty = Plan(
         name=name,
-        layers=layer_plans(graph, formats),
+        layers=layer_plans(graph, formats, seed),
         loss=loss_plan(
             graph.loss,
             graph.outputs,

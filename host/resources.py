@@ -13,9 +13,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..model.formats import accumulator_width
+from ..model.formats import Rounding, accumulator_width
 from ..model.kinds import TABLES
 from ..model.plan import LayerPlan, Plan
+from ..model.relay import keep_factor
 
 __all__ = [
     "Resources",
@@ -238,11 +239,13 @@ def _relay(layer: LayerPlan) -> tuple[Resources, Resources]:
     lanes, width, error = layer.lanes, layer.i_feature.width, layer.o_error.width
     fp, eb = Resources(lut=lanes * width), Resources(lut=lanes * error)
     waiting = 1
-    if layer.kind in ("leaky_relu", "dropout"):
+    if layer.kind == "leaky_relu":
         fp += _products(lanes, width, CONSTANT_WIDTH)
         eb += _products(lanes, error, CONSTANT_WIDTH)
-    if layer.kind == "dropout":
-        fp += Resources(lut=lanes * RANDOM_LUT)
+    elif layer.kind == "dropout":
+        factor = 1 + keep_factor(layer.drop, Rounding.HALF_EVEN).bit_length()
+        fp += _products(lanes, width, factor) + Resources(lut=lanes * RANDOM_LUT)
+        eb += _products(lanes, error, factor)
     elif layer.kind == "affine":
         factor = 1 + max(abs(x) for x in layer.factors).bit_length()
         offset = 1 + max(abs(x) for x in layer.offsets).bit_length()

@@ -166,7 +166,8 @@ class Trainer:
             weight_decay=self.weight_decay,
         )
         bar.start(f"epoch {epoch + 1}", len(samples))
-        logits = self.device.train(samples, targets, hyper, bar.update)
+        done = self._state.samples
+        logits = self.device.train(samples, targets, hyper, bar.update, first_sample=done)
         self.counters = self.device.counters()
         self._warn_of_saturation(len(samples), len(samples) // batch)
         saturated = sum(
@@ -187,9 +188,9 @@ class Trainer:
             "weight_decay": self.weight_decay,
         }
         used["batch"] = batch
-        return Checkpoint(
-            masters, momenta, epoch + 1, used, [*self.history, row], _random_states(loader)
-        )
+        states = _random_states(loader)
+        done += len(samples)
+        return Checkpoint(masters, momenta, epoch + 1, used, [*self.history, row], states, done)
 
     def _warn_of_saturation(self, samples: int, updates: int) -> None:
         """Warn once of every tensor that is clipped more than rarely."""

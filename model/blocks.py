@@ -16,6 +16,7 @@ from .pipeline.add import Add
 from .pipeline.affine import Affine
 from .pipeline.avgpool import AvgPool
 from .pipeline.concat import Concat
+from .pipeline.dropout import Dropout
 from .pipeline.fork import Fork
 from .pipeline.maxpool import MaxPool
 from .pipeline.relu import Relu
@@ -47,6 +48,7 @@ SINGLES: dict[str, type[_Single]] = {
     "clip": Clip,
     "leaky_relu": LeakyRelu,
     **dict.fromkeys(TABLES, Table),
+    "dropout": Dropout,
     "affine": Affine,
     "maxpool2d": MaxPool,
     "avgpool2d": AvgPool,

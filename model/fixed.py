@@ -22,6 +22,7 @@ __all__ = [
     "dequantize",
     "quantize",
     "random_bits",
+    "random_words",
     "requantize",
     "requantize_masked",
     "saturate",
@@ -136,12 +137,20 @@ def random_bits(seed: int, tensor: int, elements: Tensor, steps: Tensor | int) -
 
     ``elements`` and ``steps`` are int64 tensors that broadcast, 0 to 2**32 - 1.
     """
+    high, low = random_words(seed, tensor, elements, steps)
+    return high << (RANDOM_BITS - 32) | low >> 1
+
+
+def random_words(
+    seed: int, tensor: int, elements: Tensor, steps: Tensor | int
+) -> tuple[Tensor, Tensor]:
+    """Return the upper and the lower 32 bits of ``random_word``, otherwise as ``random_bits``."""
     high, low = torch.broadcast_tensors(elements, torch.as_tensor(steps))
     for key in round_keys(seed, tensor):
         rotated = (high >> 8 | high << 24) & MASK
         high = (rotated + low & MASK) ^ key
         low = ((low << 3 | low >> 29) & MASK) ^ high
-    return high << (RANDOM_BITS - 32) | low >> 1
+    return high, low
 
 
 def _round_float(acc: Tensor, shift: int, rounding: Rounding, always: bool = False) -> Tensor:

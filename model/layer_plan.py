@@ -75,7 +75,8 @@ class LayerPlan:
     upper: int = 0
     slope: int = 0  # leaky_relu: times 2**-16, 0 to 2**16
     drop: int = 0  # dropout: share of dropped values times 2**16
-    number: int = 0  # dropout: of its random stream
+    number: int = 0  # dropout: of its random stream, in a plan of seed ``seed``
+    seed: int = 0
     # affine: result = (feature * factors[channel] + offsets[channel]) * 2**-factor_frac, in the
     # feature's format; rounded to o_feature
     factors: tuple[int, ...] = ()

@@ -6,8 +6,8 @@ Element ``element`` of tensor ``tensor`` in step ``step`` of a run with seed ``s
 (``CONSTANT``, tensor, seed's high half, seed's low half). So no folding, board or stall can change
 a random bit, and any single one can be recomputed on its own.
 
-A leaf of the standard library. Vectorised form: ``random_bits`` in ``model/fixed.py``. Test:
-``tests/test_random.py``.
+A leaf of the standard library. Vectorised form: ``random_bits`` in ``model/fixed.py``. RTL:
+``rtl/parts/speck.py``. Test: ``tests/test_random.py``.
 
 Source: Beaulieu et al., "The SIMON and SPECK families of lightweight block ciphers" (2013), section
 4: ``x = (ror(x, 8) + y) ^ k; y = rol(y, 3) ^ x``, 27 rounds on 32-bit words.

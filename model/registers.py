@@ -117,6 +117,12 @@ _FIXED = [
     ("nesterov", "rw", "bit 0: Nesterov's form of the step"),
     ("decay_mantissa", "rw", "weight decay = decay_mantissa * 2**-decay_shift; 16 bits"),
     ("decay_shift", "rw", "6 bits"),
+    (
+        "first_sample",
+        "rw",
+        "number, in the whole training, of the next training segment's first sample, modulo 2**32: "
+        "random bits go on by it",
+    ),
     ("samples", "ro", "samples whose logits have left the loss in this segment"),
     ("cycles", "ro", "cycles since the segment began, low half; reading it latches the high half"),
     ("cycles_high", "ro", "cycles since the segment began, latched high half"),

@@ -1,17 +1,24 @@
 """Refuse plans of activations and fixed factors that would not mean what they say.
 
-Leaf of the standard library. Used by golden and RTL of ``activation.py``, ``table.py`` and
-``affine.py``. Test: ``tests/pipeline/test_golden_activation.py``, and those of the other two.
+Leaf of the standard library. Used by golden and RTL of ``activation.py``, ``table.py``,
+``affine.py`` and ``dropout.py``. Test: ``tests/pipeline/test_golden_activation.py``, and those of
+the others.
 """
+
+import math
+from fractions import Fraction
 
 from .activation_tables import value_table
 from .errors import PlanError
+from .formats import Rounding
 from .kinds import KINDS, TABLES
 from .layer_plan import LayerPlan
 
-__all__ = ["SLOPE_FRAC", "check_relay", "exact_width"]
+__all__ = ["KEEP_FRAC", "SHARE_BITS", "SLOPE_FRAC", "check_relay", "exact_width", "keep_factor"]
 
 SLOPE_FRAC = 16  # fraction bits of a leaky ReLU's slope
+SHARE_BITS = 16  # fraction bits of a dropout's share, and random bits that it is compared with
+KEEP_FRAC = 14  # fraction bits of the factor of what a dropout keeps
 EXACT_WIDTH = 63
 
 
@@ -28,6 +35,8 @@ def check_relay(layer: LayerPlan) -> None:
         _refuse(layer, f"slope must be 0 to {1 << SLOPE_FRAC} (1.0), not {layer.slope}")
     elif layer.kind == "affine":
         _check_affine(layer)
+    elif layer.kind == "dropout":
+        _check_dropout(layer)
     elif layer.kind in TABLES:
         try:
             value_table(layer.kind, layer.i_feature, layer.o_feature.frac)
@@ -41,6 +50,31 @@ def exact_width(layer: LayerPlan) -> int:
     forward = (largest << (layer.i_feature.width - 1)) + max(abs(n) for n in layer.offsets)
     backward = largest << (layer.o_error.width - 1) if layer.backward else 0
     return max(forward, backward).bit_length() + 1
+
+
+def keep_factor(drop: int, rounding: Rounding) -> int:
+    """Return ``2**KEEP_FRAC / (1 - p)`` of the share ``p = drop * 2**-SHARE_BITS``, rounded: to
+    even by ``STOCHASTIC``, as a constant is.
+    """
+    exact = Fraction(1 << (KEEP_FRAC + SHARE_BITS), (1 << SHARE_BITS) - drop)
+    if rounding is Rounding.FLOOR:
+        return math.floor(exact)
+    return math.floor(exact + Fraction(1, 2)) if rounding is Rounding.HALF_UP else round(exact)
+
+
+def _check_dropout(layer: LayerPlan) -> None:
+    if not 0 < layer.drop < 1 << SHARE_BITS:
+        _refuse(layer, f"drop must be 1 to {(1 << SHARE_BITS) - 1}, not {layer.drop}")
+    for name, bits in (("number", 32), ("seed", 64)):
+        value = getattr(layer, name)
+        if not 0 <= value < 1 << bits:
+            _refuse(layer, f"{name} must be 0 to 2**{bits} - 1, not {value}")
+    if math.prod(layer.i_shape) > 1 << 32:
+        _refuse(layer, f"sample must have at most 2**32 values, not {math.prod(layer.i_shape)}")
+    widest = max(layer.i_feature.width, layer.o_error.width if layer.backward else 0)
+    width = widest + keep_factor(layer.drop, Rounding.HALF_UP).bit_length()
+    if width > EXACT_WIDTH:
+        _refuse(layer, f"drop must give products of at most {EXACT_WIDTH} bits, not {width}")
 
 
 def _check_clip(layer: LayerPlan) -> None:

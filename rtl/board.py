@@ -190,7 +190,9 @@ class Board(wiring.Component):
         batch = Signal(range(self.plan.batch_max + 1), init=1)
         m.d.comb += [network.hyper[name].eq(signal) for name, signal in hyper.items()]
         m.d.comb += network.batch.eq(batch)
-        writable = {"batch": batch, **hyper}
+        first_sample = Signal(32)
+        m.d.comb += network.first_sample.eq(first_sample)
+        writable = {"batch": batch, **hyper, "first_sample": first_sample}
         values |= writable
         for n, layer in enumerate(self.plan.layers):
             key = f"layer_{n}"

@@ -83,6 +83,7 @@ class FakeBoard:
         self.values[name] = value
         if name == "command":
             self.network.load(*self.memories)
+            self.network.start_segment(self.values["first_sample"])
             self.finished = 0
             self.preparing = 2
             self.values["errors"] = 0

@@ -30,13 +30,13 @@ class Slow:
 
     delay = 0.0
 
-    def train(self, samples, targets, hyper, progress=None):
+    def train(self, samples, targets, hyper, progress=None, **rest):
         def wait(done):
             time.sleep(self.delay)
             if progress is not None:
                 progress(done)
 
-        return super().train(samples, targets, hyper, wait)
+        return super().train(samples, targets, hyper, wait, **rest)
 
 
 class SlowGolden(Slow, GoldenDevice):
@@ -89,13 +89,13 @@ def interrupt_once(device, after):
     """Let Ctrl-C fall into the device's work, once, when ``after`` samples are done."""
     train, pending = device.train, [True]
 
-    def interrupted(samples, targets, hyper, progress=None):
+    def interrupted(samples, targets, hyper, progress=None, **rest):
         def watch(done):
             if pending and done >= after:
                 pending.clear()
                 signal.raise_signal(signal.SIGINT)
 
-        return train(samples, targets, hyper, watch)
+        return train(samples, targets, hyper, watch, **rest)
 
     return interrupted
 

@@ -150,9 +150,10 @@ def table(
     return Spec(name, kind, feature=feature, error=error, rest={"lanes": lanes})
 
 
-def dropout(name: str, drop: int, number: int = 0, lanes: int = 1) -> Spec:
+def dropout(name: str, drop: int, number: int = 0, lanes: int = 1, seed: int = 0) -> Spec:
     """``drop`` is the share of dropped values times 2**16."""
-    return Spec(name, "dropout", rest={"drop": drop, "number": number, "lanes": lanes})
+    rest = {"drop": drop, "number": number, "lanes": lanes, "seed": seed}
+    return Spec(name, "dropout", rest=rest)
 
 
 def affine(

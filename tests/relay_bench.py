@@ -103,6 +103,7 @@ def check_relay_layer(
         *("i", "o", "training", "clear"),
         *(("o_error", "i_error") if layer.backward else ()),
         *(("saturated",) if counted else ()),
+        *(("first_sample",) if layer.kind == "dropout" else ()),
     }
     run = run_streams(
         dut,

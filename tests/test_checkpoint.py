@@ -151,7 +151,7 @@ def test_another_format_is_refused(hand_plan, state, tmp_path):
     header, body = header_of(path.read_bytes())
     del header["__metadata__"]
     path.write_bytes(with_header(header, body))
-    message = f"{path} must be a gradweave checkpoint of format 1, not None"
+    message = f"{path} must be a gradweave checkpoint of format 2, not None"
     with pytest.raises(CheckpointError, match=f"^{re.escape(message)}$"):
         load_checkpoint(path, hand_plan)
 

@@ -153,10 +153,11 @@ def test_registers_are_set_before_the_segment_starts(hand_plan, masters):
     device = BoardDevice(hand_plan, board)
     device.write_parameters(masters)
     hyper = hyper_of(hand_plan)
-    device.train(*data(hand_plan), hyper)
+    device.train(*data(hand_plan), hyper, first_sample=2**32 + 40)
     names = ["batch", "lr_mantissa", "lr_shift", "momentum", "nesterov", "decay_mantissa"]
     names.append("decay_shift")
-    assert board.log == [*((name, getattr(hyper, name)) for name in names), ("command", 1)]
+    rates = [(name, getattr(hyper, name)) for name in names]
+    assert board.log == [*rates, ("first_sample", 40), ("command", 1)]
 
 
 def test_registers_have_names(hand_plan):

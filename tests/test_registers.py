@@ -46,6 +46,7 @@ def test_only_what_the_host_sets_is_writable(hand_plan):
         "nesterov",
         "decay_mantissa",
         "decay_shift",
+        "first_sample",
     ]
 
 

@@ -61,11 +61,17 @@ def test_fit_learns(hand_plan):
 def test_each_epoch_is_one_segment_of_the_device(hand_plan):
     trainer = make_trainer(hand_plan)
     x, y = separable(16)
-    calls = []
+    calls, numbers = [], []
     train = trainer.device.train
-    trainer.device.train = lambda *a: calls.append(a[:3]) or train(*a)
+
+    def noted(*values, first_sample):
+        calls.append(values[:3])
+        numbers.append(first_sample)
+        return train(*values, first_sample=first_sample)
+
+    trainer.device.train = noted
     trainer.fit(Batches(x, y, 4, shuffle=False), 2)
-    assert len(calls) == 2
+    assert numbers == [0, 16]
     samples, targets, hyper = calls[0]
     assert torch.equal(samples, quantize_samples(hand_plan, x))
     assert samples.dtype == torch.int16

@@ -3,10 +3,11 @@
 Golden: none (a layer's own). Test: ``tests/pipeline/test_activation.py``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Module, Signal, Value
+from amaranth.hdl import C, Module, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -66,6 +67,7 @@ class Relay(wiring.Component):
     layer : LayerPlan whose pattern is ``relay``
     rounding : Rounding
     held : shape of what a word leaves behind for its error; None: nothing
+    inputs : shapes of further inputs, by name
 
     Members
     -------
@@ -82,7 +84,14 @@ class Relay(wiring.Component):
         What ``model/relay.py`` refuses.
     """
 
-    def __init__(self, layer: LayerPlan, rounding: Rounding, *, held: Any = None) -> None:
+    def __init__(
+        self,
+        layer: LayerPlan,
+        rounding: Rounding,
+        *,
+        held: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> None:
         check_relay(layer)
         self.layer = layer
         self.rounding = rounding
@@ -92,6 +101,7 @@ class Relay(wiring.Component):
             "o": Out(stream.Signature(lanes(layer.o_feature.width, layer.lanes))),
             "training": In(1),
             "clear": In(1),
+            **{name: In(shape) for name, shape in (inputs or {}).items()},
         }
         if layer.backward:
             members["o_error"] = In(stream.Signature(lanes(layer.o_error.width, layer.lanes)))
@@ -109,6 +119,12 @@ class Relay(wiring.Component):
     def latency(self) -> int:
         """Cycles from a word in to the same word out, of either direction."""
         return KINDS[self.layer.kind].latency
+
+    def supply(self, m: Module, taken: Signal) -> Value:
+        """Say whether there is what a word of features needs beside itself, which is used up with
+        ``taken``.
+        """
+        return C(1)
 
     def map_feature(self, m: Module, line: Line, values: list[Value], taken: Signal) -> Mapped:
         """Turn a word of features into results; ``taken`` says in which cycle it comes."""
@@ -130,19 +146,21 @@ class Relay(wiring.Component):
         room = present = 1
         waiting = None
         forward = Line(m, "forward")
+        taken = Signal()
+        supplied = self.supply(m, taken)
         features = self._values(self.i.payload)
         if layer.backward and self.held is not None:
             shape = data.ArrayLayout(self.held, layer.lanes)
             m.submodules.waiting = fifo = Fifo(shape, layer.buffers.index_words)
             room = fifo.i.ready | ~self.training
-            m.d.comb += fifo.i.valid.eq(self.i.valid & forward.advance & self.training)
+            wanted = self.i.valid & forward.advance & supplied
+            m.d.comb += fifo.i.valid.eq(wanted & self.training)
             for n, value in enumerate(self.hold(m, features)):
                 m.d.comb += fifo.i.payload[n].eq(value)
             present, waiting = fifo.o.valid, fifo.o.payload
 
-        taken = Signal()
         m.d.comb += [
-            self.i.ready.eq(forward.advance & room),
+            self.i.ready.eq(forward.advance & room & supplied),
             taken.eq(self.i.valid & self.i.ready),
         ]
         mapped = self.map_feature(m, forward, features, taken)

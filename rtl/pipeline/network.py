@@ -22,6 +22,7 @@ from .binary_cross_entropy import BinaryCrossEntropy
 from .concat import Concat
 from .conv import Conv
 from .cross_entropy import CrossEntropy
+from .dropout import Dropout
 from .fork import Fork
 from .huber import Huber
 from .linear import Linear
@@ -40,6 +41,7 @@ BLOCKS = {
     "clip": Clip,
     "leaky_relu": LeakyRelu,
     **dict.fromkeys(TABLES, Table),
+    "dropout": Dropout,
     "affine": Affine,
     "maxpool2d": MaxPool,
     "avgpool2d": AvgPool,
@@ -70,6 +72,7 @@ class Network(wiring.Component):
     -------
     i : In(stream of ``packet_lanes`` values); target : In(stream); o : Out(stream of one logit)
     batch, hyper, training, reload : In; busy : Out(1), a reload or a sweep runs
+    first_sample : In(32), the number in the whole training of the sample behind a reload
     layer : In, whose parameters ``host, start, dumping, select, load, dump`` mean
     counts : Out, per trainable layer and engine; saturated, versions : Out, by layer
     sample_done, bad_label : Out(1), pulses
@@ -95,6 +98,7 @@ class Network(wiring.Component):
             "hyper": In(HYPER),
             "training": In(1),
             "reload": In(1),
+            "first_sample": In(32),
             "busy": Out(1),
             "layer": In(range(max(2, len(trainable)))),
             "host": In(1),
@@ -221,6 +225,8 @@ class Network(wiring.Component):
                 m.d.comb += self.saturated[f"layer_{n}"].eq(block.saturated)
             if not layer.trainable:
                 m.d.comb += block.clear.eq(self.reload)
+                if layer.kind == "dropout":
+                    m.d.comb += block.first_sample.eq(self.first_sample)
                 continue
             chosen = Signal(name=f"chosen_{n}")
             busy.append(block.busy)
