@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench bench-mnist lint clean moved
+.PHONY: help setup demo test bench bench-layers bench-mnist lint clean moved
 
 RUN := .venv/bin
 READY := .venv/.ready
@@ -22,6 +22,9 @@ test: lint  ## lint, types, layout, unit tests, cocotb benches
 
 bench: $(READY)  ## measure the pipeline, into build/bench/pipeline.json
 	$(RUN)/gradweave bench pipeline
+
+bench-layers: $(READY)  ## intervals and latencies as planned, into build/bench/layers.json
+	$(RUN)/gradweave bench layers
 
 bench-mnist: $(READY)  ## LeNet-5, one epoch of MNIST; DATA=DIR holds the four IDX files
 	$(RUN)/gradweave bench mnist --data "$(DATA)"

@@ -25,7 +25,7 @@ __all__ = ["Compiling", "bench", "build", "doctor", "plan", "report", "train", "
 ROOT = Path(__file__).resolve().parent.parent
 CALIBRATION_SAMPLES = 256
 EVALUATED_TOGETHER = 256
-BENCHES = ("pipeline", "mnist")
+BENCHES = ("pipeline", "layers", "mnist")
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ def test_report_refuses_what_is_no_summary(tmp_path, capsys, text, message):
 def test_unknown_bench_is_refused(capsys):
     assert run("bench", "nothing") == 1
     assert capsys.readouterr().err == (
-        "gradweave: bench must be one of pipeline, mnist, not 'nothing'\n"
+        "gradweave: bench must be one of pipeline, layers, mnist, not 'nothing'\n"
     )
 
 
