@@ -46,7 +46,7 @@ def calibrate(
     The error of the logits under both cross-entropies is exact: 1 integer bit, or what the largest
     class weight needs; under Huber's loss it gets no more than delta needs. Tensors that pass a
     layer unchanged, and all that meet in an addition or a concatenation, share one format, which
-    holds the largest of them.
+    holds the largest of them. What a dropout may keep counts as large as it makes it.
 
     Parameters
     ----------
@@ -89,6 +89,11 @@ def calibrate(
     for tensors in float_tensors(graph, state, x, t, batch):
         for name, tensor in tensors.items():
             largest[name] = max(largest.get(name, 0.0), float(tensor.abs().max()))
+    for node in graph.nodes:
+        if node.kind == "dropout":
+            for name in (f"{node.name}.feature", f"{graph.sources[node.name][0]}.error"):
+                if name in largest:
+                    largest[name] /= 1 - node.drop
     chooser = Chooser(graph, largest, dict(formats or {}), max(1.0, batch / len(x)))
     chosen = chooser.formats()
     report(chooser.tensors, float_tensors(graph, state, x, t, batch))

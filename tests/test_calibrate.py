@@ -131,6 +131,16 @@ def test_narrow_formats_leave_less_room_to_grow():
     assert fracs == [16 - 2 - 4, 12 - 2 - 2, 8 - 2 - 1, 6 - 2 - 1]
 
 
+def test_what_a_dropout_keeps_finds_room_in_both_directions():
+    """Kept values and errors grow by 4."""
+    layers = vector_net([[0.5, 0.25], [-1.5, 0.0]]), vector_net([[1.0, 2.0], [3.0, -1.0]])
+    x, y = torch.tensor([[3.0, -1.0]]), torch.tensor([0])
+    bare = chosen(nn.Sequential(*layers), x, y).layers
+    dropped = chosen(nn.Sequential(layers[0], nn.Dropout(0.75), layers[1]), x, y).layers
+    assert dropped["0.0"].o_feature.frac == bare["0.0"].o_feature.frac - 2
+    assert dropped["0.0"].o_error.frac == bare["0.0"].o_error.frac - 2
+
+
 def test_small_weights_keep_room_to_grow_up_to_four():
     layer = chosen(vector_net([[0.05, 0.01], [0.02, 0.0]]), torch.ones(4, 2), None).layers["0"]
     assert layer.weight.working == Format(16, 14)
