@@ -306,9 +306,16 @@ def _note(intervals: list[int], cycles: int) -> None:
 
 def _input_widths(layer: LayerPlan) -> list[LayerPlan]:
     """The first layer with every number of input lanes."""
-    if layer.trainable:
-        return [dataclasses.replace(layer, b=n) for n in divisors(layer.i_shape[0])]
-    return [dataclasses.replace(layer, lanes=n) for n in lane_choices(layer)]
+    if not layer.trainable:
+        return [dataclasses.replace(layer, lanes=n) for n in lane_choices(layer)]
+    outputs, inputs = layer.group_shape
+    return [
+        *(dataclasses.replace(layer, b=n) for n in divisors(inputs)),
+        *(
+            dataclasses.replace(layer, a=outputs, b=inputs, group_lanes=n)
+            for n in divisors(layer.groups)
+        ),
+    ]
 
 
 def _with_least_lanes(layer: LayerPlan, interval: int) -> LayerPlan:

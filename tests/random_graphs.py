@@ -17,17 +17,21 @@ from gradweave.tests.plans import (
     table,
 )
 
-__all__ = ["random_graph"]
+__all__ = ["KINDS", "random_graph"]
+
+KINDS = ("conv", "conv", "relu", "leaky", "dropout", "table", "max", "avg")
 
 
-def random_graph(draw, steps=7, size=6, channels=4):
-    """A plan of about ``steps`` layers; ``draw`` is a ``random.Random``."""
-    return _Builder(draw, size, channels).plan(steps)
+def random_graph(draw, steps=7, size=6, channels=4, kinds=KINDS):
+    """A plan of about ``steps`` layers of ``kinds``, a linear layer at its end; ``draw`` is a
+    ``random.Random``.
+    """
+    return _Builder(draw, size, channels, kinds).plan(steps)
 
 
 class _Builder:
-    def __init__(self, draw, size, channels):
-        self.draw, self.specs = draw, []
+    def __init__(self, draw, size, channels, kinds):
+        self.draw, self.specs, self.kinds = draw, [], kinds
         self.shape = draw.choice([2, channels]), size, draw.choice([size - 1, size])
         self.open = [("input", self.shape)]
 
@@ -61,7 +65,7 @@ class _Builder:
     def _layer(self):
         name, (channels, height, width) = self._take()
         lanes = self._lanes(channels)
-        kind = self.draw.choice(["conv", "conv", "relu", "leaky", "dropout", "table", "max", "avg"])
+        kind = self.draw.choice(self.kinds)
         new = self._name(kind)
         size = height, width
         if kind == "conv":
