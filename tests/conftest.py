@@ -1,6 +1,7 @@
 """What every test shares: drawn cases that repeat, and a small plan that was written by hand."""
 
 import os
+import signal
 
 # Before torch is loaded: its threads spin, and the tests run on all cores already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -10,6 +11,9 @@ from hypothesis import settings
 
 from gradweave.model.formats import Format
 from gradweave.model.plan import Buffers, LayerPlan, LossPlan, ParameterPlan, Plan
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, which some tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
