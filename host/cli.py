@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from ..model.errors import GradweaveError
+from ..model.formats import Rounding
 
 __all__ = ["app", "main"]
 
@@ -72,6 +73,10 @@ Interval = Annotated[
     typer.Option(
         min=1, help="cycles per sample to reach at the least cost; else as fast as the board allows"
     ),
+]
+RoundingName = Annotated[
+    Rounding,
+    typer.Option(help="of results; stochastic draws for each element, seeded, and costs LUTs"),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="of first weights, order of samples and split")]
 Json = Annotated[
@@ -133,6 +138,7 @@ def train(
         Path | None, typer.Option(metavar="FILE", help="written after every epoch")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
+    rounding: RoundingName = Rounding.HALF_EVEN,
     seed: Seed = 0,
     json: Json = None,
     out: Out = None,
@@ -157,7 +163,7 @@ def train(
         resume=resume,
         json_file=json,
         out=out,
-        compiling=commands.Compiling(batch, versions.value, board, interval, seed),
+        compiling=commands.Compiling(batch, versions.value, board, interval, seed, rounding.value),
     )
 
 
@@ -169,6 +175,7 @@ def plan(
     versions: Versions = VersionsKind.flush,
     board: BoardName = "sim",
     interval: Interval = None,
+    rounding: RoundingName = Rounding.HALF_EVEN,
     seed: Seed = 0,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="write the plan (JSON)")] = None,
     json: Json = None,
@@ -178,7 +185,7 @@ def plan(
     """
     from . import commands
 
-    compiling = commands.Compiling(batch, versions.value, board, interval, seed)
+    compiling = commands.Compiling(batch, versions.value, board, interval, seed, rounding.value)
     commands.plan(what, data, save=save, json_file=json, compiling=compiling)
 
 
@@ -190,13 +197,14 @@ def build(
     versions: Versions = VersionsKind.flush,
     board: BoardName = "sim",
     interval: Interval = None,
+    rounding: RoundingName = Rounding.HALF_EVEN,
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
     """Write Verilog, plan, first weights, register map and a picture to build/NAME."""
     from . import commands
 
-    compiling = commands.Compiling(batch, versions.value, board, interval, seed)
+    compiling = commands.Compiling(batch, versions.value, board, interval, seed, rounding.value)
     commands.build(what, data, out=out, compiling=compiling)
 
 
@@ -217,6 +225,7 @@ def verify(
     versions: Versions = VersionsKind.flush,
     board: BoardName = "sim",
     interval: Interval = None,
+    rounding: RoundingName = Rounding.HALF_EVEN,
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
@@ -227,7 +236,7 @@ def verify(
     """
     from . import commands
 
-    compiling = commands.Compiling(batch, versions.value, board, interval, seed)
+    compiling = commands.Compiling(batch, versions.value, board, interval, seed, rounding.value)
     commands.verify(
         what,
         data,

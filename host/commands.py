@@ -37,6 +37,7 @@ class Compiling:
     board: str
     interval: int | None
     seed: int
+    rounding: str = "half_even"
 
     def design(self, subject: Subject) -> Design:
         """Compile a subject's model, with number formats from its first training samples."""
@@ -52,6 +53,7 @@ class Compiling:
             batch=self.batch,
             versions=self.versions,
             interval=self.interval,
+            rounding=self.rounding,
             seed=self.seed,
             name=subject.name,
         )

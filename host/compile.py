@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from ..model.calibrate import calibrate
-from ..model.errors import InputError, UnsupportedError
+from ..model.errors import InputError
 from ..model.formats import Format, Rounding
 from ..model.trace import trace
 from .design import Design
@@ -59,7 +59,7 @@ def compile(  # noqa: A001
     back_versions : the same for the backward pass
     interval : cycles per sample to reach at the least cost, instead of the fastest design within
         the budget
-    rounding : ``half_even``, ``half_up`` or ``floor``
+    rounding : ``half_even``, ``half_up``, ``floor`` or ``stochastic``, see ``Rounding``
     seed : of everything that is random
     probes : bring every tensor out of the board, for ``gradweave verify``
     name : of the design; the model's class when None
@@ -74,10 +74,6 @@ def compile(  # noqa: A001
     modes = [mode.value for mode in Rounding]
     if rounding not in modes:
         raise InputError(f"rounding must be one of {modes}, not {rounding!r}")
-    if rounding == Rounding.STOCHASTIC.value:
-        raise UnsupportedError(
-            "rounding 'stochastic' is not supported by the pipeline family: use 'half_even'"
-        )
     most = batch if batch_max is None else batch_max
     if not 1 <= batch <= most:
         raise InputError(f"batch must be 1 to batch_max = {most} samples, not {batch}")

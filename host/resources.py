@@ -44,7 +44,7 @@ BOARD_LUT = 2500  # registers, packets, AXI
 TABLE_WORDS = 1024  # of a table: the cross-entropies' powers, 17 bits, or an activation's segments
 CONSTANT_WIDTH = 18  # signed bits of a constant factor: a slope, a reciprocal, a derivative
 GUARD_WIDTH = 4  # bits of a table's entries beyond those of the result
-RANDOM_LUT = 27 * 64  # per lane of dropout: rounds of the cipher, two 32-bit words each
+RANDOM_LUT = 27 * 64  # per lane that draws: rounds of the cipher, two 32-bit words each
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,10 @@ def engine_resources(layer: LayerPlan, plan: Plan) -> dict[str, Resources]:
         )
     parts["wg"] = _gradient(layer, plan)
     parts["update"] = _update(layer)
+    if plan.rounding is Rounding.STOCHASTIC:
+        drawing = {"fp": layer.o_lanes, "eb": layer.i_lanes, "update": layer.update_lanes}
+        for part in drawing.keys() & parts.keys():
+            parts[part] += Resources(lut=drawing[part] * RANDOM_LUT)
     return parts
 
 

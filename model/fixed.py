@@ -14,14 +14,13 @@ from torch import Tensor
 
 from .errors import FormatError, InputError
 from .formats import Format, Rounding
-from .random import MASK, round_keys
+from .random import MASK, NOISE_BITS, round_keys
 
 __all__ = [
     "EXACT_BITS",
     "count",
     "dequantize",
     "quantize",
-    "random_bits",
     "random_words",
     "requantize",
     "requantize_masked",
@@ -30,7 +29,7 @@ __all__ = [
 
 # A signed accumulator of at most this many bits, computed from its worst case, is exact in float64.
 EXACT_BITS = 54
-RANDOM_BITS = 63
+INT_BITS = 63  # of an int64, its sign apart
 
 
 def requantize(
@@ -43,8 +42,9 @@ def requantize(
     ----------
     acc : int64, or float64 holding integers below 2**53 in magnitude; any shape
     acc_frac : int, fraction bits of ``acc``
-    random : int64 from ``random_bits``, broadcastable; for ``Rounding.STOCHASTIC`` alone, whose
-        resolution is 2**-63
+    random : int64, 0 to 2**NOISE_BITS - 1, broadcastable; for ``Rounding.STOCHASTIC`` alone: the
+        result is ``floor(x + random * 2**-NOISE_BITS)`` of the value x, cut off behind NOISE_BITS
+        bits below the result's last
 
     Raises
     ------
@@ -132,19 +132,13 @@ def dequantize(values: Tensor, fmt: Format) -> Tensor:
     return values.to(torch.float64) * 2.0**-fmt.frac
 
 
-def random_bits(seed: int, tensor: int, elements: Tensor, steps: Tensor | int) -> Tensor:
-    """Return the upper 63 bits of ``random_word`` for each element, int64, not negative.
-
-    ``elements`` and ``steps`` are int64 tensors that broadcast, 0 to 2**32 - 1.
-    """
-    high, low = random_words(seed, tensor, elements, steps)
-    return high << (RANDOM_BITS - 32) | low >> 1
-
-
 def random_words(
     seed: int, tensor: int, elements: Tensor, steps: Tensor | int
 ) -> tuple[Tensor, Tensor]:
-    """Return the upper and the lower 32 bits of ``random_word``, otherwise as ``random_bits``."""
+    """Return the upper and the lower 32 bits of ``random_word`` for each element, int64.
+
+    ``elements`` and ``steps`` are int64 tensors that broadcast, 0 to 2**32 - 1.
+    """
     high, low = torch.broadcast_tensors(elements, torch.as_tensor(steps))
     for key in round_keys(seed, tensor):
         rotated = (high >> 8 | high << 24) & MASK
@@ -171,11 +165,13 @@ def _round_float(acc: Tensor, shift: int, rounding: Rounding, always: bool = Fal
 def _round_int(acc: Tensor, shift: int, rounding: Rounding, random: Tensor | None) -> Tensor:
     if shift == 0:
         return acc
-    if shift > RANDOM_BITS:
+    if random is not None and rounding is Rounding.STOCHASTIC:
+        return _round_by_chance(acc, shift, random)
+    if shift > INT_BITS:
         if rounding in (Rounding.HALF_EVEN, Rounding.HALF_UP):
             # The value is at least -1/2 and below 1/2.
             return torch.zeros_like(acc)
-        acc, shift = acc >> min(shift - RANDOM_BITS, RANDOM_BITS), RANDOM_BITS
+        return acc >> INT_BITS
     lower = acc >> shift
     if rounding is Rounding.FLOOR:
         return lower
@@ -183,18 +179,23 @@ def _round_int(acc: Tensor, shift: int, rounding: Rounding, random: Tensor | Non
     half = 1 << (shift - 1)
     if rounding is Rounding.HALF_UP:
         return lower + (lost >= half)
-    if rounding is Rounding.HALF_EVEN:
-        return lower + ((lost > half) | ((lost == half) & (lower & 1 == 1)))
-    assert random is not None
-    draw = random >> (RANDOM_BITS - shift)
-    return lower + (lost > (1 << shift) - 1 - draw)
+    assert rounding is Rounding.HALF_EVEN
+    return lower + ((lost > half) | ((lost == half) & (lower & 1 == 1)))
+
+
+def _round_by_chance(acc: Tensor, shift: int, random: Tensor) -> Tensor:
+    """Add noise to the upper NOISE_BITS of the lost bits, and drop the rest."""
+    kept = min(shift, NOISE_BITS)
+    upper = acc >> min(shift - kept, INT_BITS)
+    lost = upper & ((1 << kept) - 1)
+    return (upper >> kept) + (lost + (random >> (NOISE_BITS - kept)) >> kept)
 
 
 def _shift_left(acc: Tensor, shift: int, fmt: Format) -> tuple[Tensor, Tensor | None]:
     """Saturate before shifting, so that no bit is lost on the way."""
     high, low = fmt.max >> shift, -(-fmt.min >> shift)
     over, under = acc > high, acc < low
-    kept = acc.masked_fill(over | under, 0) << min(shift, RANDOM_BITS)
+    kept = acc.masked_fill(over | under, 0) << min(shift, INT_BITS)
     saturate(kept[:0], fmt)
     clipped = over | under
     return kept.masked_fill(over, fmt.max).masked_fill(under, fmt.min), clipped if bool(

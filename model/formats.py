@@ -30,6 +30,15 @@ class Rounding(str, Enum):
     FLOOR = "floor"
     STOCHASTIC = "stochastic"
 
+    @property
+    def settled(self) -> "Rounding":
+        """What rounds where nothing is left to chance: ``HALF_EVEN`` for ``STOCHASTIC``.
+
+        By chance are rounded results and errors of layers with weights, and each step of their
+        update; everything else, working weights too, is settled.
+        """
+        return Rounding.HALF_EVEN if self is Rounding.STOCHASTIC else self
+
 
 @dataclass(frozen=True)
 class Format:

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from .blocks import Block, make_block
 from .checks import check_integers, check_samples, check_target
-from .errors import InputError, UnsupportedError
-from .formats import Rounding
+from .errors import InputError
 from .hyper import Hyper
 from .pipeline import binary_cross_entropy, cross_entropy, huber, mse
 from .plan import INPUT, LOSS, Edge, LayerPlan, Plan
@@ -51,8 +50,6 @@ class Network:
 
     Raises
     ------
-    UnsupportedError
-        Stochastic rounding, which this family of hardware does not have.
     FormatError
         Formats whose sums need more than 64 bits.
     PlanError
@@ -60,20 +57,15 @@ class Network:
     """
 
     def __init__(self, plan: Plan) -> None:
-        if plan.rounding is Rounding.STOCHASTIC:
-            raise UnsupportedError(
-                "rounding must be half_even, half_up or floor for the pipeline family, "
-                "not stochastic"
-            )
         self.plan = plan
         self._trained: dict[str, Trained] = {}
         self._blocks: dict[str, Block] = {}
         for layer in plan.layers:
             if layer.trainable:
-                trained = Trained(layer, plan.batch_max, plan.rounding)
+                trained = Trained(layer, plan.batch_max, plan.rounding, plan.seed)
                 self._trained[layer.name] = trained
             else:
-                self._blocks[layer.name] = make_block(layer, plan.rounding)
+                self._blocks[layer.name] = make_block(layer, plan.rounding.settled)
         names = [*(layer.name for layer in plan.layers), LOSS]
         self._sources: dict[str, list[Edge]] = {
             name: [edge for edge in plan.edges if edge.sink == name] for name in names
@@ -197,7 +189,7 @@ class Network:
             name = layer.name
             sources = [features[edge.source] for edge in self._sources[name]]
             if layer.trainable:
-                result, clipped = self._trained[name].forward(sources[0], weights[name])
+                result, clipped = self._trained[name].forward(sources[0], weights[name], step)
             else:
                 result, clipped = self._blocks[name].forward(sources, step)
             self._count(f"{name}.o_feature", clipped)
@@ -208,7 +200,7 @@ class Network:
 
     def _loss(self, logits: Tensor, target: Tensor, record: Record | None) -> Tensor:
         loss = self.plan.loss
-        errors, clipped = LOSSES[loss.kind].error(logits, target, loss, self.plan.rounding)
+        errors, clipped = LOSSES[loss.kind].error(logits, target, loss, self.plan.rounding.settled)
         self._count("loss.error", clipped)
         _note(record, "loss.error", errors)
         return errors.to(torch.float64).unflatten(1, self.plan.layers[-1].o_shape)
@@ -239,11 +231,11 @@ class Network:
             return errors, 0
         if not layer.trainable:
             return self._blocks[layer.name].backward(errors)
-        below, clipped = self._trained[layer.name].backward(errors[0], self._batch)
+        below, clipped = self._trained[layer.name].backward(errors[0], self._batch, self._step)
         return [below], clipped
 
     def _update(self, name: str, errors: Tensor, hyper: Hyper, record: Record | None) -> None:
-        gradients, weights, clipped = self._trained[name].update(errors, hyper)
+        gradients, weights, clipped = self._trained[name].update(errors, hyper, self._step)
         for part, sums in gradients.items():
             self._count(f"{name}.{part}", clipped[part])
             _note(record, f"{name}.{part}_gradient", sums)

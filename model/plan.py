@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 # Part of every identity: raise it when the same plan would generate different hardware.
-GENERATOR_VERSION = 3
+GENERATOR_VERSION = 4
 
 # Names at the ends of edges that no layer can have.
 INPUT = "input"

@@ -6,20 +6,40 @@ Element ``element`` of tensor ``tensor`` in step ``step`` of a run with seed ``s
 (``CONSTANT``, tensor, seed's high half, seed's low half). So no folding, board or stall can change
 a random bit, and any single one can be recomputed on its own.
 
-A leaf of the standard library. Vectorised form: ``random_bits`` in ``model/fixed.py``. RTL:
+A tensor's number is the CRC-32 of its name, such as ``conv1.o_feature``. Noise for rounding is the
+lowest ``NOISE_BITS`` bits of a word, or one of its four fields of that size.
+
+A leaf of the standard library. Vectorised form: ``random_words`` in ``model/fixed.py``. RTL:
 ``rtl/parts/speck.py``. Test: ``tests/test_random.py``.
 
 Source: Beaulieu et al., "The SIMON and SPECK families of lightweight block ciphers" (2013), section
 4: ``x = (ror(x, 8) + y) ^ k; y = rol(y, 3) ^ x``, 27 rounds on 32-bit words.
 """
 
+import zlib
+
 from .errors import FormatError
 
-__all__ = ["CONSTANT", "MASK", "ROUNDS", "encrypt", "expand", "random_word", "round_keys"]
+__all__ = [
+    "CONSTANT",
+    "MASK",
+    "NOISE_BITS",
+    "NOISE_HALF",
+    "ROUNDS",
+    "UPDATE_FIELDS",
+    "encrypt",
+    "expand",
+    "random_word",
+    "round_keys",
+    "tensor_number",
+]
 
 CONSTANT = 0x47574156
 MASK = 0xFFFFFFFF
 ROUNDS = 27
+NOISE_BITS = 16
+UPDATE_FIELDS = ("gradient", "decay", "momentum", "delta")  # of an update's word, lowest first
+NOISE_HALF = 1 << NOISE_BITS - 1  # the noise with which a rounding is to the nearest
 
 
 def expand(key: tuple[int, int, int, int]) -> tuple[int, ...]:
@@ -34,6 +54,13 @@ def expand(key: tuple[int, int, int, int]) -> tuple[int, ...]:
         left, word = _round(queue[n], word, n)
         queue.append(left)
     return tuple(keys)
+
+
+def tensor_number(name: str) -> int:
+    """Return the number of a tensor's random stream: its name's CRC-32, whatever its layer's place
+    in the graph, on a board or in a cluster.
+    """
+    return zlib.crc32(name.encode())
 
 
 def encrypt(keys: tuple[int, ...], high: int, low: int) -> tuple[int, int]:

@@ -9,11 +9,13 @@ from torch import Tensor
 from .fixed import requantize
 from .formats import Format, Rounding
 from .hyper import Hyper
+from .noise import sample_noise, update_noise
 from .pipeline.conv import Conv
 from .pipeline.linear import Linear
 from .pipeline.scale import Scale
 from .pipeline.update import state_dtype, update
 from .plan import LayerPlan, ParameterPlan
+from .step import Step
 from .versions import VersionStore
 
 __all__ = ["Trained", "Weights"]
@@ -32,6 +34,7 @@ class Trained:
     plan : LayerPlan of a trainable kind
     batch_max : int, the largest number of samples of a mini-batch
     rounding : Rounding
+    seed : int, of the noise of stochastic rounding
 
     Attributes
     ----------
@@ -44,10 +47,11 @@ class Trained:
         Formats whose sums need more than 64 bits.
     """
 
-    def __init__(self, plan: LayerPlan, batch_max: int, rounding: Rounding) -> None:
+    def __init__(self, plan: LayerPlan, batch_max: int, rounding: Rounding, seed: int = 0) -> None:
         assert plan.weight is not None
         self.plan = plan
         self.rounding = rounding
+        self.seed = seed
         self.parameters: dict[str, ParameterPlan] = {"weight": plan.weight}
         if plan.bias is not None:
             self.parameters["bias"] = plan.bias
@@ -70,12 +74,12 @@ class Trained:
         """Return the requantised masters."""
         return {
             part: requantize(
-                self.masters[part], formats.master.frac, formats.working, self.rounding
+                self.masters[part], formats.master.frac, formats.working, self.rounding.settled
             )[0]
             for part, formats in self.parameters.items()
         }
 
-    def forward(self, features: Tensor, weights: Weights) -> tuple[Tensor, int]:
+    def forward(self, features: Tensor, weights: Weights, step: Step) -> tuple[Tensor, int]:
         """Return the result [B, C, H, W] in ``o_feature``, float64, and how many values were
         clipped.
         """
@@ -84,18 +88,20 @@ class Trained:
         if layer.bias is not None:
             bias = weights["bias"].to(torch.int64) << (frac - layer.bias.working.frac)
         sums = self.engine.forward(features, weights["weight"], bias)
-        return self._requantize(sums, frac, layer.o_feature)
+        return self._requantize(sums, frac, "o_feature", step)
 
-    def backward(self, errors: Tensor, batch: int) -> tuple[Tensor, int]:
+    def backward(self, errors: Tensor, batch: int, step: Step) -> tuple[Tensor, int]:
         """Return the error of the input in ``i_error``, float64, and how many values were clipped;
         ``batch`` is the mini-batch's number since ``start``.
         """
         weights = self.backward_versions.read(batch)
         sums = self.engine.backward(errors, weights["weight"])
         frac = self.parameters["weight"].working.frac + self.plan.o_error.frac
-        return self._requantize(sums, frac, self.plan.i_error)
+        return self._requantize(sums, frac, "i_error", step)
 
-    def update(self, errors: Tensor, hyper: Hyper) -> tuple[Weights, Weights, dict[str, int]]:
+    def update(
+        self, errors: Tensor, hyper: Hyper, step: Step
+    ) -> tuple[Weights, Weights, dict[str, int]]:
         """Apply one mini-batch's gradients, and add the version that results.
 
         Returns
@@ -114,15 +120,25 @@ class Trained:
             else:
                 sums, frac = self.engine.bias_gradient(errors), layer.o_error.frac
             master, momentum = self.masters[part], self.momenta[part]
-            new = update(formats, hyper, self.rounding, master, momentum, sums, frac)
+            noise = update_noise(self.seed, layer, part, step) if self._by_chance else None
+            new = update(formats, hyper, self.rounding, master, momentum, sums, frac, noise)
             self.masters[part], self.momenta[part] = new.master, new.momentum
             gradients[part], weights[part], clipped[part] = sums, new.working, new.clipped
         self.forward_versions.add(weights)
         self.backward_versions.add(weights)
         return gradients, weights, clipped
 
-    def _requantize(self, sums: Tensor, frac: int, fmt: Format) -> tuple[Tensor, int]:
-        values, clipped = requantize(sums, frac, fmt, self.rounding)
+    @property
+    def _by_chance(self) -> bool:
+        return self.rounding is Rounding.STOCHASTIC
+
+    def _requantize(self, sums: Tensor, frac: int, tensor: str, step: Step) -> tuple[Tensor, int]:
+        layer, noise = self.plan, None
+        fmt: Format = getattr(layer, tensor)
+        if self._by_chance:
+            shape = layer.o_shape if tensor == "o_feature" else layer.i_shape
+            noise = sample_noise(self.seed, f"{layer.name}.{tensor}", shape, step, len(sums))
+        values, clipped = requantize(sums, frac, fmt, self.rounding, noise)
         return values.to(torch.float64), clipped
 
 

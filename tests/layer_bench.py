@@ -17,11 +17,13 @@ from gradweave.host.packets import pack_parameters
 from gradweave.model.fixed import requantize
 from gradweave.model.formats import Rounding
 from gradweave.model.hyper import Hyper
+from gradweave.model.noise import sample_noise, update_noise
 from gradweave.model.pipeline.conv import Conv as GoldenConv
 from gradweave.model.pipeline.linear import Linear as GoldenLinear
 from gradweave.model.pipeline.scale import Scale as GoldenScale
 from gradweave.model.pipeline.update import state_dtype, update
 from gradweave.model.plan import LayerPlan
+from gradweave.model.step import Step
 from gradweave.model.versions import version
 from gradweave.rtl.pipeline.conv import Conv
 from gradweave.rtl.pipeline.linear import Linear
@@ -31,6 +33,7 @@ from gradweave.tests.streams import drive, plain
 __all__ = ["HYPER", "Side", "train_layer"]
 
 BATCH_MAX = 8
+SEED = 2**35 + 7
 GOLDEN = {"conv2d": GoldenConv, "linear": GoldenLinear, "scale": GoldenScale}
 HARDWARE = {"conv2d": Conv, "linear": Linear, "scale": Scale}
 HYPER = Hyper(batch=2, lr_mantissa=40000, lr_shift=18, momentum=50000)
@@ -107,12 +110,14 @@ def _golden(case: _Case, batches: int) -> Side:
     states = {"weight": case.weight, "bias": case.bias}
     masters = {name: states[name].to(state_dtype(plans[name])) for name in names}
     momenta = {name: torch.zeros_like(masters[name]) for name in names}
+    settled = case.rounding.settled
     working = [
         {
-            name: requantize(masters[name], plan.master.frac, plan.working, case.rounding)[0]
+            name: requantize(masters[name], plan.master.frac, plan.working, settled)[0]
             for name, plan in plans.items()
         }
     ]
+    by_chance = case.rounding is Rounding.STOCHASTIC
     counts = dict.fromkeys(["o_feature", *(["i_error"] if layer.backward else []), *names], 0)
     acc_frac = layer.weight.working.frac + layer.i_feature.frac
     outputs, errors_below = [], []
@@ -122,13 +127,21 @@ def _golden(case: _Case, batches: int) -> Side:
         ahead, behind = (working[version(k, lag)] for lag in (layer.delay, layer.back_delay))
         bias = ahead["bias"] * 2.0 ** (acc_frac - layer.bias.working.frac) if layer.bias else None
         acc = engine.forward(features, ahead["weight"], bias)
-        values, clipped = requantize(acc, acc_frac, layer.o_feature, case.rounding)
+        step = Step(True, k * case.hyper.batch)
+
+        def noise(tensor, shape, step=step):
+            name = f"{layer.name}.{tensor}"
+            return sample_noise(SEED, name, shape, step, case.hyper.batch)
+
+        chance = noise("o_feature", layer.o_shape) if by_chance else None
+        values, clipped = requantize(acc, acc_frac, layer.o_feature, case.rounding, chance)
         outputs.append(values)
         counts["o_feature"] += clipped
         if layer.backward:
             acc = engine.backward(errors, behind["weight"])
             frac = layer.weight.working.frac + layer.o_error.frac
-            values, clipped = requantize(acc, frac, layer.i_error, case.rounding)
+            chance = noise("i_error", layer.i_shape) if by_chance else None
+            values, clipped = requantize(acc, frac, layer.i_error, case.rounding, chance)
             errors_below.append(values)
             counts["i_error"] += clipped
         sums = {"weight": engine.weight_gradient(errors)}
@@ -138,7 +151,8 @@ def _golden(case: _Case, batches: int) -> Side:
         new = {}
         for name in names:
             state = masters[name], momenta[name], sums[name], fracs[name]
-            result = update(plans[name], case.hyper, case.rounding, *state)
+            drawn = update_noise(SEED, layer, name, step) if by_chance else None
+            result = update(plans[name], case.hyper, case.rounding, *state, drawn)
             masters[name], momenta[name], new[name] = result.master, result.momentum, result.working
             counts[name] += result.clipped
         working.append(new)
@@ -166,7 +180,7 @@ class _Hardware:
         self.case, self.batches, self.stall, self.deadline = case, batches, stall, deadline
         self.seed = seed
         kind = HARDWARE[case.layer.kind]
-        self.dut = kind(case.layer, batch_max=BATCH_MAX, rounding=case.rounding)
+        self.dut = kind(case.layer, batch_max=BATCH_MAX, rounding=case.rounding, seed=SEED)
         self.side = Side(times={"o": [], "i_error": []})
         self.running = self.ended = False
         self.cycle = 0

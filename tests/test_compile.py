@@ -169,11 +169,6 @@ def test_the_report_names_every_engine(design):
     ("options", "kind", "message"),
     [
         (
-            {"rounding": "stochastic"},
-            gw.UnsupportedError,
-            "rounding 'stochastic' is not supported by the pipeline family: use 'half_even'",
-        ),
-        (
             {"rounding": "nearest"},
             gw.InputError,
             "rounding must be one of ['half_even', 'half_up', 'floor', 'stochastic'], "

@@ -1,7 +1,9 @@
 """Fast fixed-point arithmetic equals its definition in Python integers, in int64 and in float64."""
 
+import math
 import random
 import re
+from fractions import Fraction
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from gradweave.model.errors import FormatError, InputError
 from gradweave.model.fixed import (
     dequantize,
     quantize,
-    random_bits,
+    random_words,
     requantize,
     requantize_masked,
     saturate,
@@ -26,6 +28,10 @@ INT64 = torch.iinfo(torch.int64)
 def definition(values: list[int], frac: int, fmt: Format, rounding: Rounding):
     pairs = [rq(value, frac, fmt, rounding) for value in values]
     return [pair[0] for pair in pairs], sum(pair[1] for pair in pairs)
+
+
+def noise(seed: int, tensor: int, elements: torch.Tensor) -> torch.Tensor:
+    return random_words(seed, tensor, elements, 7)[1] & 0xFFFF
 
 
 def awkward(bits: int, shift: int, rng: random.Random) -> list[int]:
@@ -83,7 +89,7 @@ def test_known_values_round_as_worked_by_hand(rounding, expected, dtype):
 
 def test_the_four_known_values_round_stochastically_to_a_neighbour_with_the_lost_fraction():
     eighths = torch.tensor([-20, -5, 20, 44]).repeat(20000, 1)
-    draws = random_bits(1, 2, torch.arange(80000).view(-1, 4), 0)
+    draws = noise(1, 2, torch.arange(80000).view(-1, 4))
     got, _ = requantize(eighths, 3, Format(8, 0), Rounding.STOCHASTIC, draws)
     lower = torch.tensor([-3, -1, 2, 5])
     assert bool(((got == lower) | (got == lower + 1)).all())
@@ -99,18 +105,22 @@ def test_the_four_known_values_round_stochastically_to_a_neighbour_with_the_lost
 def test_stochastic_rounding_goes_up_when_the_draw_reaches_the_missing_rest(shift):
     rng = random.Random(shift)
     values = [rng.randrange(INT64.min, INT64.max) >> rng.randrange(60) for _ in range(300)]
-    draws = random_bits(5, 6, torch.arange(300), 7)
-    expected = []
-    for value, draw in zip(values, draws.tolist(), strict=True):
-        kept, bits = (value, shift) if shift <= 63 else (value >> (shift - 63), 63)
-        expected.append((kept + (draw >> (63 - bits))) >> bits)
+    draws = noise(5, 6, torch.arange(300))
+    # floor(value * 2**-shift, cut off 16 bits behind the point, + draw * 2**-16)
+    exact = [Fraction(value, 2**shift) for value in values]
+    cut = [math.floor(value * 2**16) for value in exact]
+    if shift < 16:
+        pairs = zip(exact, draws.tolist(), strict=True)
+        expected = [math.floor(x + Fraction(d >> (16 - shift), 2**shift)) for x, d in pairs]
+    else:
+        expected = [(x + d) // 2**16 for x, d in zip(cut, draws.tolist(), strict=True)]
     got, _ = requantize(torch.tensor(values), shift, Format(64, 0), Rounding.STOCHASTIC, draws)
     assert got.tolist() == expected
 
 
 def test_stochastic_rounding_is_the_same_in_float64():
     acc = torch.randint(-(2**52), 2**52, (500,), generator=torch.Generator().manual_seed(3))
-    draws = random_bits(5, 6, torch.arange(500), 7)
+    draws = noise(5, 6, torch.arange(500))
     for shift in (-3, 0, 5, 40):
         exact = requantize(acc, shift, Format(54, 0), Rounding.STOCHASTIC, draws)
         fast = requantize(acc.double(), shift, Format(54, 0), Rounding.STOCHASTIC, draws)
@@ -122,9 +132,10 @@ def test_vectorised_random_bits_are_those_of_the_scalar_generator():
     elements = [rng.randrange(2**32) for _ in range(50)]
     steps = [rng.randrange(2**32) for _ in range(50)]
     seed, tensor = rng.randrange(2**64), rng.randrange(2**32)
-    got = random_bits(seed, tensor, torch.tensor(elements), torch.tensor(steps)).tolist()
-    assert got == [
-        random_word(seed, tensor, element, step) >> 1
+    high, low = random_words(seed, tensor, torch.tensor(elements), torch.tensor(steps))
+    assert (high << 32 | low).tolist() == [
+        random_word(seed, tensor, element, step)
+        - (random_word(seed, tensor, element, step) >> 63 << 64)
         for element, step in zip(elements, steps, strict=True)
     ]
 

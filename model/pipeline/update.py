@@ -3,11 +3,12 @@ decay.
 
 ``g = rq(sum)``, ``d = g + decay*w``, ``v' = momentum*v + d``, ``step = d + momentum*v'`` (Nesterov)
 or ``v'``, ``w' = w - lr*step``; every product and sum is exact and then requantised as
-docs/architecture.md says.
+docs/architecture.md says. Working weights are never rounded by chance.
 
 RTL: ``rtl/pipeline/update.py``. Test: ``tests/pipeline/test_golden_update.py``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -49,13 +50,15 @@ def update(
     momentum: Tensor,
     sums: Tensor,
     sum_frac: int,
+    noise: Mapping[str, Tensor] | None = None,
 ) -> Updated:
     """Apply one mini-batch's exact gradient ``sums`` (with ``sum_frac`` fraction bits) to one
     parameter tensor.
 
     All tensors have one shape; ``master`` and ``momentum`` have ``state_dtype``; ``sums`` is
-    float64 or int64.
+    float64 or int64. ``noise`` is that of ``model/noise.py``, for stochastic rounding alone.
     """
+    chance = noise or {}
     dtype, gradient = master.dtype, formats.gradient
     masks: list[Tensor] = []
 
@@ -65,23 +68,27 @@ def update(
             masks.append(mask)
         return values.to(dtype)
 
-    def rq(acc: Tensor, frac: int, fmt: Format) -> Tensor:
-        return keep(requantize_masked(acc, frac, fmt, rounding))
+    def rq(acc: Tensor, frac: int, fmt: Format, field: str) -> Tensor:
+        return keep(requantize_masked(acc, frac, fmt, rounding, chance.get(field)))
 
-    step = rq(sums, sum_frac, gradient)
+    step = rq(sums, sum_frac, gradient, "gradient")
     if hyper.decay_mantissa:
-        decay = rq(master * hyper.decay_mantissa, formats.master.frac + hyper.decay_shift, gradient)
+        decayed = master * hyper.decay_mantissa
+        decay = rq(decayed, formats.master.frac + hyper.decay_shift, gradient, "decay")
         step = keep(saturate(step + decay, gradient))
     direction, momentum_frac = step, gradient.frac + MANTISSA_BITS
     if hyper.momentum:
-        carry = rq(momentum * hyper.momentum, momentum_frac, gradient)
+        carry = rq(momentum * hyper.momentum, momentum_frac, gradient, "momentum")
         step = keep(saturate(carry + direction, gradient))
     momentum = step
     if hyper.nesterov and hyper.momentum:
-        ahead = rq(momentum * hyper.momentum, momentum_frac, gradient)
+        ahead = rq(momentum * hyper.momentum, momentum_frac, gradient, "momentum")
         step = keep(saturate(direction + ahead, gradient))
-    delta = rq(step * hyper.lr_mantissa, gradient.frac + hyper.lr_shift, formats.master)
+    taken = step * hyper.lr_mantissa
+    delta = rq(taken, gradient.frac + hyper.lr_shift, formats.master, "delta")
     master = keep(saturate(master - delta, formats.master))
-    working = rq(master, formats.master.frac, formats.working)
+    working = keep(
+        requantize_masked(master, formats.master.frac, formats.working, rounding.settled)
+    )
     clipped = torch.stack(masks).any(0) if masks else None
     return Updated(master, momentum, working, count(clipped))

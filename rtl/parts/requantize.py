@@ -4,11 +4,12 @@ Golden: ``model/fixed.py``. Test: ``tests/parts/test_requantize.py``.
 """
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed
-from amaranth.lib import stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ...model.errors import UnsupportedError
 from ...model.formats import Format, Rounding
+from ...model.random import NOISE_BITS
 from . import lanes as lane_layout
 
 __all__ = [
@@ -22,24 +23,28 @@ __all__ = [
 ]
 
 
-def round_shift(acc: Value, shift: int, rounding: Rounding) -> Value:
+def round_shift(acc: Value, shift: int, rounding: Rounding, noise: Value | None = None) -> Value:
     """Return signed ``acc * 2**-shift`` rounded to an integer, wide enough for every result.
 
     Parameters
     ----------
     acc : signed Value
     shift : int, bits; negative shifts left and is exact
-    rounding : ``HALF_EVEN``, ``HALF_UP`` or ``FLOOR``
+    rounding : Rounding
+    noise : unsigned Value of NOISE_BITS, with ``STOCHASTIC`` alone
 
     Raises
     ------
     UnsupportedError
-        For any other rounding mode.
+        For ``STOCHASTIC`` without noise.
     """
-    check_rounding(rounding)
+    check_rounding(rounding, noise)
     if shift <= 0:
         return Cat(C(0, -shift), acc).as_signed()
     acc = _extend(acc, shift + 1)
+    if rounding is Rounding.STOCHASTIC:
+        kept = min(shift, NOISE_BITS)
+        return (acc[shift - kept :].as_signed() + noise[NOISE_BITS - kept :])[kept:].as_signed()
     quotient = acc[shift:].as_signed()
     guard = acc[shift - 1]
     return _round_up(quotient, guard, acc[: shift - 1].any(), rounding)
@@ -65,14 +70,21 @@ def saturate(m: Module, value: Value, fmt: Format, *, name: str) -> tuple[Signal
 
 
 def requantize(
-    m: Module, acc: Value, shift: int, fmt: Format, rounding: Rounding, *, name: str
+    m: Module,
+    acc: Value,
+    shift: int,
+    fmt: Format,
+    rounding: Rounding,
+    *,
+    name: str,
+    noise: Value | None = None,
 ) -> tuple[Signal, Signal]:
     """Return ``acc * 2**-shift`` rounded and saturated to ``fmt``, and whether it was clipped.
 
     Combinational. ``shift`` is the accumulator's fraction bits minus ``fmt.frac``; negative shifts
-    left. See :func:`round_shift` for ``rounding`` and ``Raises``.
+    left. See :func:`round_shift` for ``rounding``, ``noise`` and ``Raises``.
     """
-    return saturate(m, round_shift(acc, shift, rounding), fmt, name=name)
+    return saturate(m, round_shift(acc, shift, rounding, noise), fmt, name=name)
 
 
 def requantize_dynamic(
@@ -84,6 +96,7 @@ def requantize_dynamic(
     max_shift: int,
     *,
     name: str = "dynamic",
+    noise: Value | None = None,
 ) -> tuple[Signal, Signal]:
     """Return ``acc * 2**-shift`` rounded and saturated to ``fmt``, and whether it was clipped.
 
@@ -95,8 +108,14 @@ def requantize_dynamic(
     shift : unsigned Value, bits; a run-time right shift from 0 to ``max_shift``
     max_shift : int, bits
     """
-    check_rounding(rounding)
+    check_rounding(rounding, noise)
     wide = _extend(acc, max_shift + 1)
+    if rounding is Rounding.STOCHASTIC:
+        # Behind the point stay NOISE_BITS bits; what a short shift leaves of them is zero.
+        shifted = Cat(C(0, NOISE_BITS), wide).as_signed() >> shift
+        rounded = Signal(signed(len(wide) + 1), name=f"{name}_rounded")
+        m.d.comb += rounded.eq((shifted + noise)[NOISE_BITS:].as_signed())
+        return saturate(m, rounded, fmt, name=name)
     lost = ((C(1) << shift) - 1)[:max_shift]
     quotient = wide >> shift
     guard = Cat(C(0, 1), wide).bit_select(shift, 1)
@@ -123,6 +142,8 @@ class Requantize(wiring.Component):
     Members
     -------
     i : In(stream of ``acc_width``-bit lanes)
+    noise : In(stream of unsigned lanes), with ``STOCHASTIC`` alone: one transfer for each of ``i``,
+        which waits for it
     o : Out(stream of ``fmt.width``-bit lanes)
     clipped : Out(32), clipped values that have left through ``o`` since reset or ``clear``;
         stays at its top
@@ -132,14 +153,15 @@ class Requantize(wiring.Component):
     def __init__(
         self, *, acc_width: int, lanes: int, shift: int, fmt: Format, rounding: Rounding
     ) -> None:
-        check_rounding(rounding)
         self.acc_width = acc_width
         self.lanes = lanes
         self.shift = shift
         self.fmt = fmt
         self.rounding = rounding
+        chance = {"noise": In(stream.Signature(data.ArrayLayout(NOISE_BITS, lanes)))}
         super().__init__(
             {
+                **(chance if rounding is Rounding.STOCHASTIC else {}),
                 "i": In(stream.Signature(lane_layout(acc_width, lanes))),
                 "o": Out(stream.Signature(lane_layout(fmt.width, lanes))),
                 "clipped": Out(32),
@@ -155,7 +177,16 @@ class Requantize(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         inputs = [self.i.payload[n] for n in range(self.lanes)]
-        rounded = [round_shift(lane, self.shift, self.rounding) for lane in inputs]
+        present = C(1)
+        noise: list[Value | None] = [None] * self.lanes
+        if self.rounding is Rounding.STOCHASTIC:
+            noise = [self.noise.payload[n] for n in range(self.lanes)]
+            present = self.noise.valid
+            m.d.comb += self.noise.ready.eq(self.i.valid & self.i.ready)
+        rounded = [
+            round_shift(lane, self.shift, self.rounding, chance)
+            for lane, chance in zip(inputs, noise, strict=True)
+        ]
         stage = [
             Signal(signed(len(value)), name=f"rounded_{n}", reset_less=True)
             for n, value in enumerate(rounded)
@@ -170,10 +201,10 @@ class Requantize(wiring.Component):
         m.d.comb += [
             out_ready.eq(~self.o.valid | self.o.ready),
             stage_ready.eq(~stage_valid | out_ready),
-            self.i.ready.eq(stage_ready),
+            self.i.ready.eq(stage_ready & present),
         ]
         with m.If(stage_ready):
-            m.d.sync += stage_valid.eq(self.i.valid)
+            m.d.sync += stage_valid.eq(self.i.valid & present)
         with m.If(stage_ready & self.i.valid):
             m.d.sync += [register.eq(value) for register, value in zip(stage, rounded, strict=True)]
         with m.If(out_ready):
@@ -201,11 +232,11 @@ def count_clips(m: Module, counter: Signal, *, clear: Value, left: Value, clips:
         m.d.sync += counter.eq(Mux(total[-1], ~0, total))
 
 
-def check_rounding(rounding: Rounding) -> None:
-    """Raise UnsupportedError for a rounding mode that hardware does not do."""
-    if rounding not in (Rounding.HALF_EVEN, Rounding.HALF_UP, Rounding.FLOOR):
+def check_rounding(rounding: Rounding, noise: Value | None = None) -> None:
+    """Raise UnsupportedError for stochastic rounding without noise."""
+    if rounding is Rounding.STOCHASTIC and noise is None:
         raise UnsupportedError(
-            f"rounding must be half_even, half_up or floor in hardware, not {rounding.value}"
+            "rounding must be half_even, half_up or floor where there is no noise, not stochastic"
         )
 
 

@@ -3,17 +3,21 @@
 Golden: ``model/pipeline/conv.py``. Test: ``tests/pipeline/test_conv.py``.
 """
 
+import math
+
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from ...model.formats import Rounding
 from ...model.plan import LayerPlan
+from ...model.random import NOISE_HALF, tensor_number
 from ...model.registers import saturating_tensors
 from ..parts import lanes
 from ..parts.delay import delay
 from ..parts.events import EventCounters
 from ..parts.fork import Fork
+from ..parts.noise import SampleNoise
 from ..parts.unfold import Unfold
 from .gradient_engine import GradientEngine
 from .sum_engine import SumEngine
@@ -39,10 +43,12 @@ class Conv(wiring.Component):
     Parameters
     ----------
     layer : LayerPlan; batch_max : int, samples; rounding : Rounding
+    seed : int, of the noise of stochastic rounding
 
     Members
     -------
     i, o, o_error, i_error : streams; ``i_error`` only where ``layer.backward``
+    first_sample : In(32), with stochastic rounding alone: number of the sample behind a reload
     batch : In; hyper : In(HYPER); training, reload : In(1); busy : Out(1); version : Out(32)
     host, start, dumping, select, load, dump : the host's door to the parameters, see
         ``ParameterStore``
@@ -52,17 +58,20 @@ class Conv(wiring.Component):
     weight_sum_valid, bias_sum_valid : Out(1), sums : Out, a chunk of gradient sums, for probes
     """
 
-    def __init__(self, layer: LayerPlan, *, batch_max: int, rounding: Rounding):
+    def __init__(self, layer: LayerPlan, *, batch_max: int, rounding: Rounding, seed: int = 0):
         self.layer = layer
+        self.seed = seed
+        self.by_chance = rounding is Rounding.STOCHASTIC
         self.hardware = layer.hardware
         self.batch_max = batch_max
         self.rounding = rounding
         self.counters = {engine: EventCounters() for engine in layer.engines}
         self.gradient = GradientEngine(self.hardware, batch_max)
         self.update = Update(
-            self.hardware, (self.gradient.weight_width, self.gradient.bias_width), rounding
+            self.hardware, (self.gradient.weight_width, self.gradient.bias_width), rounding, seed
         )
         members = {
+            **({"first_sample": In(32)} if self.by_chance else {}),
             "i": In(stream.Signature(lanes(layer.i_feature.width, layer.i_lanes))),
             "o": Out(stream.Signature(lanes(layer.o_feature.width, layer.o_lanes))),
             "o_error": In(stream.Signature(lanes(layer.o_error.width, layer.o_lanes))),
@@ -125,6 +134,8 @@ class Conv(wiring.Component):
         ]
         if layer.bias:
             m.d.comb += fp.bias.eq(self._biases(m, fp.beat, versions))
+        if self.by_chance:
+            self._noise(m, fp, "o_feature", layer.o_shape)
         engines = {"fp": fp, "wg": gradient}
 
         if layer.backward:
@@ -141,6 +152,8 @@ class Conv(wiring.Component):
                 self.saturated.i_error.eq(eb.clipped),
                 versions.eb_done.eq(eb.sample_done),
             ]
+            if self.by_chance:
+                self._noise(m, eb, "i_error", layer.i_shape)
         else:
             connect(m, flipped(self.o_error), gradient.o_error)
 
@@ -155,6 +168,27 @@ class Conv(wiring.Component):
             if name != "wg":
                 m.d.comb += engine.clear.eq(self.reload)
         return m
+
+    def _noise(self, m, engine, tensor, shape):
+        """Noise for the results of an engine; in inference, where nothing is drawn, one half."""
+        source = SampleNoise(
+            seed=self.seed,
+            tensor=tensor_number(f"{self.layer.name}.{tensor}"),
+            size=math.prod(shape),
+            lanes=engine.o_lanes,
+        )
+        m.submodules[f"noise_{tensor}"] = source
+        m.d.comb += [
+            source.enable.eq(self.training),
+            source.clear.eq(self.reload),
+            source.first_sample.eq(self.first_sample),
+            source.o.ready.eq(engine.noise.ready),
+            engine.noise.valid.eq(source.o.valid | ~self.training),
+        ]
+        m.d.comb += [
+            engine.noise.payload[n].eq(Mux(self.training, source.o.payload[n], NOISE_HALF))
+            for n in range(engine.o_lanes)
+        ]
 
     def _control(self, m, versions):
         """Join versions, gradient sums and update."""
@@ -179,6 +213,11 @@ class Conv(wiring.Component):
             update.hyper.eq(self.hyper),
             update.go.eq(versions.sweep_go),
             update.reload.eq(self.reload),
+            *(
+                [update.first_sample.eq(self.first_sample), update.batch.eq(self.batch)]
+                if self.by_chance
+                else []
+            ),
             update.clear.eq(self.reload),
             update.host.eq(self.host),
             update.start.eq(self.start),

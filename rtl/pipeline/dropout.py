@@ -5,19 +5,15 @@ Golden: ``model/pipeline/dropout.py``. Test: ``tests/pipeline/test_dropout.py``.
 
 import math
 
-from amaranth.hdl import C, Cat, Module, Mux, ResetInserter, Signal, Value
+from amaranth.hdl import C, Cat, Module, Mux, Signal, Value
 
 from ...model.formats import Rounding
 from ...model.plan import LayerPlan
-from ...model.random import round_keys
-from ...model.relay import KEEP_FRAC, SHARE_BITS, check_relay, keep_factor
-from ..parts.fifo import Fifo
+from ...model.relay import KEEP_FRAC, check_relay, keep_factor
+from ..parts.noise import SampleNoise
 from ..parts.relay import Mapped, Relay
-from ..parts.speck import Speck
 
 __all__ = ["Dropout"]
-
-MASKS = 2  # that wait behind the cipher, so that no stall of a feature goes through all its rounds
 
 
 class Dropout(Relay):
@@ -39,33 +35,20 @@ class Dropout(Relay):
 
     def supply(self, m: Module, taken: Signal) -> Value:
         layer = self.layer
-        speck = Speck(round_keys(layer.seed, layer.number), lanes=layer.lanes)
-        masks = Fifo(layer.lanes, MASKS)
-        m.submodules.speck = ResetInserter(self.clear)(speck)
-        m.submodules.masks = ResetInserter(self.clear)(masks)
-        size = math.prod(layer.i_shape)
-        element, sample = Signal(range(size)), Signal(32)
-        with m.If(speck.i.valid & speck.i.ready):
-            m.d.sync += element.eq(element + layer.lanes)
-            with m.If(element == size - layer.lanes):
-                m.d.sync += [element.eq(0), sample.eq(sample + 1)]
-        with m.If(self.clear):
-            m.d.sync += [element.eq(0), sample.eq(self.first_sample)]
+        m.submodules.noise = noise = SampleNoise(
+            seed=layer.seed,
+            tensor=layer.number,
+            size=math.prod(layer.i_shape),
+            lanes=layer.lanes,
+        )
         m.d.comb += [
-            speck.i.valid.eq(self.training),
-            masks.i.valid.eq(speck.o.valid),
-            speck.o.ready.eq(masks.i.ready),
-            masks.o.ready.eq(taken),
-            self._kept.eq(masks.o.payload),
+            noise.enable.eq(self.training),
+            noise.clear.eq(self.clear),
+            noise.first_sample.eq(self.first_sample),
+            noise.o.ready.eq(taken),
         ]
-        for n in range(layer.lanes):
-            drawn = speck.o.payload[n].low[:SHARE_BITS]
-            m.d.comb += [
-                speck.i.payload[n].high.eq(element + n),
-                speck.i.payload[n].low.eq(sample),
-                masks.i.payload[n].eq(drawn >= layer.drop),
-            ]
-        return masks.o.valid | ~self.training
+        m.d.comb += [self._kept[n].eq(noise.o.payload[n] >= layer.drop) for n in range(layer.lanes)]
+        return noise.o.valid | ~self.training
 
     def map_feature(self, m, line, values, taken):
         products = self._scaled(values, self._kept)

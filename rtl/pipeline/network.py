@@ -7,6 +7,7 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
+from ...model.formats import Rounding
 from ...model.kinds import TABLES
 from ...model.plan import INPUT, LOSS, Edge, LayerPlan, Plan
 from ...model.registers import saturating_tensors
@@ -59,8 +60,10 @@ LOSSES = {
 
 def _block(layer: LayerPlan, plan: Plan):
     if layer.trainable:
-        return TRAINED[layer.kind](layer, batch_max=plan.batch_max, rounding=plan.rounding)
-    return BLOCKS[layer.kind](layer, plan.rounding)
+        return TRAINED[layer.kind](
+            layer, batch_max=plan.batch_max, rounding=plan.rounding, seed=plan.seed
+        )
+    return BLOCKS[layer.kind](layer, plan.rounding.settled)
 
 
 class Network(wiring.Component):
@@ -83,7 +86,7 @@ class Network(wiring.Component):
         self.plan = plan
         self.blocks = [_block(layer, plan) for layer in plan.layers]
         self._by_name = dict(zip((layer.name for layer in plan.layers), self.blocks, strict=True))
-        self.loss = LOSSES[plan.loss.kind](plan.loss, plan.rounding)
+        self.loss = LOSSES[plan.loss.kind](plan.loss, plan.rounding.settled)
         trainable = [(n, layer) for n, layer in enumerate(plan.layers) if layer.trainable]
         saturated = {
             f"layer_{n}": data.StructLayout(dict.fromkeys(saturating_tensors(layer), 32))
@@ -228,6 +231,8 @@ class Network(wiring.Component):
                 if layer.kind == "dropout":
                     m.d.comb += block.first_sample.eq(self.first_sample)
                 continue
+            if self.plan.rounding is Rounding.STOCHASTIC:
+                m.d.comb += block.first_sample.eq(self.first_sample)
             chosen = Signal(name=f"chosen_{n}")
             busy.append(block.busy)
             m.d.comb += [

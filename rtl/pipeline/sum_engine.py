@@ -4,11 +4,12 @@ Golden: ``model/pipeline/conv.py``. Test: ``tests/pipeline/test_conv.py``.
 """
 
 from amaranth.hdl import Module, Mux, Signal, signed
-from amaranth.lib import stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from ...model.formats import Format, Rounding
 from ...model.geometry import Walk
+from ...model.random import NOISE_BITS
 from ..parts import lanes
 from ..parts.adder_tree import add_tree, tree_latency
 from ..parts.delay import delay
@@ -52,6 +53,8 @@ class SumEngine(wiring.Component):
     go : In(1); sample_done : Out(1), in the cycle of a sample's last beat
     beat : Out, the walker's beat, with its place in the weights; weights : In, the word of that
         place ``READ_LATENCY`` cycles later; bias : In, the block's biases at the same time
+    noise : In(stream), with stochastic rounding alone; once a transfer is there, one must follow
+        each that is taken in the next cycle
     events : Out, see ``rtl/parts/events.py``; clipped : Out(32); clear : In(1)
     """
 
@@ -89,8 +92,10 @@ class SumEngine(wiring.Component):
         self.bias_width, self.bias_shift = bias_width, bias_shift
         self.depth = depth
         self.walker = Walker(rows=rows, cols=cols, outer=outer, inner=inner, groups=groups)
+        chance = {"noise": In(stream.Signature(data.ArrayLayout(NOISE_BITS, o_lanes)))}
         super().__init__(
             {
+                **(chance if rounding is Rounding.STOCHASTIC else {}),
                 "i": In(stream.Signature(lanes(i_width, i_lanes))),
                 "o": Out(stream.Signature(lanes(o_format.width, o_lanes))),
                 "go": In(1),
@@ -143,6 +148,8 @@ class SumEngine(wiring.Component):
         connect(m, flipped(self.i), window.i)
         connect(m, requantize.o, fifo.i)
         connect(m, fifo.o, flipped(self.o))
+        if self.rounding is Rounding.STOCHASTIC:
+            connect(m, flipped(self.noise), requantize.noise)
         m.d.comb += [self.clipped.eq(requantize.clipped), requantize.clear.eq(self.clear)]
 
         issue = self._issue(m, walker, window)
@@ -173,9 +180,10 @@ class SumEngine(wiring.Component):
         beat = walker.o.payload
         credit = Signal(range(self.fifo_depth + 1), init=self.fifo_depth)
         issue, allowed, room = Signal(), Signal(), Signal()
+        drawn = self.noise.valid if self.rounding is Rounding.STOCHASTIC else 1
         m.d.comb += [
             allowed.eq(self.go | ~beat.sample_first),
-            room.eq((credit != 0) | ~beat.first),
+            room.eq(((credit != 0) & drawn) | ~beat.first),
             issue.eq(walker.o.valid & window.present & allowed & room),
             walker.o.ready.eq(issue),
             window.need.eq(beat.need),

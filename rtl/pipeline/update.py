@@ -9,9 +9,11 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from ...model.formats import Rounding
 from ...model.plan import LayerPlan
+from ...model.random import NOISE_BITS
 from ..parts import lanes
 from ..parts.delay import delay
 from .parameter_store import ParameterStore
+from .update_noise import UpdateNoise
 from .update_rule import HYPER, UpdateRule
 
 __all__ = ["Update"]
@@ -30,6 +32,7 @@ class Update(wiring.Component):
 
     Members
     -------
+    first_sample : In(32); batch : In, samples of a mini-batch; with stochastic rounding alone
     hyper : In(HYPER)
     go : In(1), a sweep may begin; reload : In(1), pulse; done : Out(1), pulse at the end of either;
         busy : Out(1)
@@ -42,8 +45,12 @@ class Update(wiring.Component):
     clipped : Out, 32-bit counts of parameters clipped, for weight and bias; clear : In(1)
     """
 
-    def __init__(self, layer: LayerPlan, sum_widths: tuple[int, int], rounding: Rounding):
+    def __init__(
+        self, layer: LayerPlan, sum_widths: tuple[int, int], rounding: Rounding, seed: int = 0
+    ):
         self.layer = layer
+        self.seed = seed
+        self.by_chance = rounding is Rounding.STOCHASTIC
         self.weight_sum_width, self.bias_sum_width = sum_widths
         self.lanes = layer.update_lanes
         self.rules = [UpdateRule(layer, max(sum_widths), rounding) for _ in range(self.lanes)]
@@ -53,6 +60,7 @@ class Update(wiring.Component):
         word, block = range(max(2, layer.weight_words)), range(max(2, layer.o_blocks))
         super().__init__(
             {
+                **({"first_sample": In(32), "batch": In(32)} if self.by_chance else {}),
                 "hyper": In(HYPER),
                 "go": In(1),
                 "reload": In(1),
@@ -109,6 +117,7 @@ class Update(wiring.Component):
     def _sequence(self, m):
         """Step through all chunks; returns the marks of the chunk whose address is out."""
         running, reloading = Signal(), Signal()
+        drawn = self._noise(m, running & ~reloading) if self.by_chance else 1
         in_bias = Signal()
         part = Signal(range(max(2, self.word_chunks, self.block_chunks)))
         chunk = Signal.like(self.parameters.address)
@@ -136,7 +145,7 @@ class Update(wiring.Component):
                     m.d.sync += in_bias.eq(last_word)
             with m.If(final):
                 m.d.sync += running.eq(0)
-        with m.Elif(~self.busy & (self.go | self.reload)):
+        with m.Elif(~self.busy & ((self.go & drawn) | self.reload)):
             m.d.sync += [running.eq(1), reloading.eq(self.reload), self.busy.eq(1)]
             m.d.sync += [
                 chunk.eq(0),
@@ -160,6 +169,20 @@ class Update(wiring.Component):
             "block": self.sweep_block,
             "chunk": chunk,
         }
+
+    def _noise(self, m, taken):
+        """Draw noise for every chunk, as late as its values; whether there is some."""
+        m.submodules.noise = noise = UpdateNoise(self.layer, self.seed)
+        m.d.comb += [
+            noise.clear.eq(self.reload),
+            noise.first_sample.eq(self.first_sample),
+            noise.batch.eq(self.batch),
+            noise.o.ready.eq(taken),
+        ]
+        late = delay(m, noise.o.payload.as_value(), READ_CYCLES, "noise_late")
+        for lane, rule in enumerate(self.rules):
+            m.d.comb += rule.noise.eq(late.word_select(lane, 4 * NOISE_BITS))
+        return noise.o.valid
 
     def _rule(self, m, flight):
         """Pick the chunk out of the words of sums, and run the rule on each lane."""

@@ -11,6 +11,7 @@ from amaranth.lib.wiring import In, Out
 from ...model.errors import PlanError
 from ...model.formats import Rounding
 from ...model.plan import LayerPlan
+from ...model.random import NOISE_BITS, UPDATE_FIELDS
 from ..parts.delay import delay
 from ..parts.requantize import requantize, requantize_dynamic, saturate
 
@@ -26,6 +27,7 @@ HYPER = data.StructLayout(
         "decay_shift": 6,
     }
 )
+NOISE = data.StructLayout(dict.fromkeys(UPDATE_FIELDS, NOISE_BITS))
 MAX_SHIFT = 63
 
 
@@ -44,6 +46,7 @@ class UpdateRule(wiring.Component):
 
     Members
     -------
+    noise : In(4 fields), as in ``model/noise.py``; with stochastic rounding alone
     hyper : In(HYPER), constant while parameters are in flight
     sum, is_bias, reload, weight, velocity : In; ``reload`` passes the weight on unchanged
     next_weight, next_velocity, working, clipped : Out, ``LATENCY`` cycles later
@@ -65,8 +68,10 @@ class UpdateRule(wiring.Component):
         self.kinds = (weight, bias)
         self.master, self.gradient = weight.master, weight.gradient
         self.working_width = max(p.working.width for p in self.kinds)
+        self.by_chance = rounding is Rounding.STOCHASTIC
         super().__init__(
             {
+                **({"noise": In(NOISE)} if self.by_chance else {}),
                 "hyper": In(HYPER),
                 "sum": In(signed(sum_width)),
                 "is_bias": In(1),
@@ -91,20 +96,44 @@ class UpdateRule(wiring.Component):
             frac - kind.gradient.frac for frac, kind in zip(sum_fracs, self.kinds, strict=True)
         ]
         g = self._by_kind(
-            m, self.sum, shifts, [kind.gradient for kind in self.kinds], self.is_bias, "g", 1
+            m,
+            self.sum,
+            shifts,
+            [kind.gradient for kind in self.kinds],
+            self.is_bias,
+            "g",
+            1,
+            self.rounding,
+            self._noise(m, "gradient", 0),
         )
         carry_product = self._product(m, hyper.momentum, self.velocity, "carry_product")
         decay_product = self._product(m, hyper.decay_mantissa, self.weight, "decay_product")
         carry = self._stage(
             m,
-            requantize(m, carry_product, 16, gradient, self.rounding, name="carry_rq"),
+            requantize(
+                m,
+                carry_product,
+                16,
+                gradient,
+                self.rounding,
+                name="carry_rq",
+                noise=self._noise(m, "momentum", 1),
+            ),
             "carry",
             2,
         )
         is_bias = delay(m, self.is_bias, 1, "decay_kind")
         offsets = [kind.master.frac - kind.gradient.frac for kind in self.kinds]
         decay = self._run_time(
-            m, decay_product, hyper.decay_shift, offsets, is_bias, gradient, "decay", 2
+            m,
+            decay_product,
+            hyper.decay_shift,
+            offsets,
+            is_bias,
+            gradient,
+            "decay",
+            2,
+            self._noise(m, "decay", 1),
         )
         g = delay(m, g, 1, "g_late")
         d = self._stage(m, saturate(m, g + decay, gradient, name="d_sat"), "d", 3)
@@ -116,7 +145,15 @@ class UpdateRule(wiring.Component):
         ahead_product = self._product(m, hyper.momentum, velocity, "ahead_product")
         ahead = self._stage(
             m,
-            requantize(m, ahead_product, 16, gradient, self.rounding, name="ahead_rq"),
+            requantize(
+                m,
+                ahead_product,
+                16,
+                gradient,
+                self.rounding,
+                name="ahead_rq",
+                noise=self._noise(m, "momentum", 5),
+            ),
             "ahead",
             6,
         )
@@ -128,7 +165,15 @@ class UpdateRule(wiring.Component):
         is_bias = delay(m, is_bias, 7, "delta_kind")
         offsets = [-offset for offset in offsets]
         delta = self._run_time(
-            m, delta_product, hyper.lr_shift, offsets, is_bias, master, "delta", 9
+            m,
+            delta_product,
+            hyper.lr_shift,
+            offsets,
+            is_bias,
+            master,
+            "delta",
+            9,
+            self._noise(m, "delta", 8),
         )
         weight = delay(m, self.weight, 9, "weight_late")
         reload = delay(m, self.reload, 9, "reload_late")
@@ -138,7 +183,14 @@ class UpdateRule(wiring.Component):
         is_bias = delay(m, is_bias, 2, "working_kind")
         shifts = [kind.master.frac - kind.working.frac for kind in self.kinds]
         working = self._by_kind(
-            m, weight, shifts, [kind.working for kind in self.kinds], is_bias, "working", 11
+            m,
+            weight,
+            shifts,
+            [kind.working for kind in self.kinds],
+            is_bias,
+            "working",
+            11,
+            self.rounding.settled,
         )
 
         clips = [
@@ -156,6 +208,12 @@ class UpdateRule(wiring.Component):
         ]
         return m
 
+    def _noise(self, m, field, cycles):
+        """A field of the parameter's noise, ``cycles`` late; None where nothing is by chance."""
+        if not self.by_chance:
+            return None
+        return delay(m, self.noise[field], cycles, f"{field}_noise_{cycles}")
+
     def _stage(self, m, value_clipped, name, stage, shape=None):
         """Register a (value, clipped) pair; remember the clip bit."""
         value, clipped = value_clipped
@@ -170,11 +228,11 @@ class UpdateRule(wiring.Component):
         m.d.sync += product.eq(factor * value)
         return product
 
-    def _by_kind(self, m, value, shifts, formats, is_bias, name, stage):
+    def _by_kind(self, m, value, shifts, formats, is_bias, name, stage, rounding, noise=None):
         """Requantise with the weight's or the bias's constants."""
         shape = signed(max(fmt.width for fmt in formats))
         pairs = [
-            requantize(m, value, shift, fmt, self.rounding, name=f"{name}_{n}")
+            requantize(m, value, shift, fmt, rounding, name=f"{name}_{n}", noise=noise)
             for n, (shift, fmt) in enumerate(zip(shifts, formats, strict=True))
         ]
         if shifts[0] == shifts[1] and formats[0] == formats[1]:
@@ -183,11 +241,13 @@ class UpdateRule(wiring.Component):
         chosen = Mux(is_bias, bias, weight), Mux(is_bias, bias_clipped, weight_clipped)
         return self._stage(m, chosen, name, stage, shape=shape)
 
-    def _run_time(self, m, value, shift, offsets, is_bias, fmt, name, stage):
+    def _run_time(self, m, value, shift, offsets, is_bias, fmt, name, stage, noise):
         """Requantise by the run-time ``shift`` plus the kind's constant; the host keeps the total
         within 0..63.
         """
         total = Signal(range(MAX_SHIFT + 1), name=f"{name}_total")
         m.d.comb += total.eq(shift + Mux(is_bias, offsets[1], offsets[0]))
-        pair = requantize_dynamic(m, value, total, fmt, self.rounding, MAX_SHIFT, name=f"{name}_rq")
+        pair = requantize_dynamic(
+            m, value, total, fmt, self.rounding, MAX_SHIFT, name=f"{name}_rq", noise=noise
+        )
         return self._stage(m, pair, name, stage)

@@ -23,11 +23,13 @@ def numbers(tensor: Tensor) -> Numbers:
     return {index: int(tensor[index]) for index in product(*(range(size) for size in tensor.shape))}
 
 
-def round_fraction(value: Fraction, rounding: Rounding) -> int:
+def round_fraction(value: Fraction, rounding: Rounding, noise: int = 0) -> int:
     if rounding is Rounding.FLOOR:
         return floor(value)
     if rounding is Rounding.HALF_UP:
         return floor(value + Fraction(1, 2))
+    if rounding is Rounding.STOCHASTIC:
+        return (floor(value * 2**16) + noise) // 2**16
     assert rounding is Rounding.HALF_EVEN
     return round(value)
 
@@ -37,9 +39,11 @@ def clip(value: int, fmt: Format) -> tuple[int, bool]:
     return kept, kept != value
 
 
-def rq(acc: int, acc_frac: int, fmt: Format, rounding: Rounding) -> tuple[int, bool]:
+def rq(
+    acc: int, acc_frac: int, fmt: Format, rounding: Rounding, noise: int = 0
+) -> tuple[int, bool]:
     """Return ``acc * 2**-acc_frac`` in ``fmt``, and whether it was clipped."""
-    return clip(round_fraction(acc * Fraction(2) ** (fmt.frac - acc_frac), rounding), fmt)
+    return clip(round_fraction(acc * Fraction(2) ** (fmt.frac - acc_frac), rounding, noise), fmt)
 
 
 def rq_all(sums: Numbers, frac: int, fmt: Format, rounding: Rounding) -> tuple[Numbers, int]:
@@ -210,25 +214,35 @@ def value_errors(
 
 
 def update(
-    formats: ParameterPlan, hyper: Hyper, rounding: Rounding, w: int, v: int, total: int, frac: int
+    formats: ParameterPlan,
+    hyper: Hyper,
+    rounding: Rounding,
+    w: int,
+    v: int,
+    total: int,
+    frac: int,
+    noise: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> tuple[int, int, int, bool]:
     """Return one parameter's new (master, momentum, working weight) and whether anything was
-    clipped on the way.
+    clipped on the way; ``noise`` is that of gradient, decay, momentum and step.
     """
     hits = []
+    settled = Rounding.HALF_EVEN if rounding is Rounding.STOCHASTIC else rounding
 
     def step(result: tuple[int, bool]) -> int:
         hits.append(result[1])
         return result[0]
 
     grad, master, working = formats.gradient, formats.master, formats.working
-    g = step(rq(total, frac, grad, rounding))
-    decay = step(rq(hyper.decay_mantissa * w, master.frac + hyper.decay_shift, grad, rounding))
+    g = step(rq(total, frac, grad, rounding, noise[0]))
+    shrunk = hyper.decay_mantissa * w
+    decay = step(rq(shrunk, master.frac + hyper.decay_shift, grad, rounding, noise[1]))
     d = step(clip(g + decay, grad))
-    carry = step(rq(hyper.momentum * v, grad.frac + 16, grad, rounding))
+    carry = step(rq(hyper.momentum * v, grad.frac + 16, grad, rounding, noise[2]))
     v = step(clip(carry + d, grad))
-    ahead = step(rq(hyper.momentum * v, grad.frac + 16, grad, rounding))
+    ahead = step(rq(hyper.momentum * v, grad.frac + 16, grad, rounding, noise[2]))
     move = step(clip(d + ahead, grad)) if hyper.nesterov else v
-    delta = step(rq(hyper.lr_mantissa * move, grad.frac + hyper.lr_shift, master, rounding))
+    taken = hyper.lr_mantissa * move
+    delta = step(rq(taken, grad.frac + hyper.lr_shift, master, rounding, noise[3]))
     w = step(clip(w - delta, master))
-    return w, v, step(rq(w, master.frac, working, rounding)), any(hits)
+    return w, v, step(rq(w, master.frac, working, settled)), any(hits)

@@ -174,7 +174,7 @@ def test_stochastic_rounding_is_refused():
     with pytest.raises(UnsupportedError) as caught:
         divide(8, 3, Rounding.STOCHASTIC)
     assert str(caught.value) == (
-        "rounding must be half_even, half_up or floor in hardware, not stochastic"
+        "rounding must be half_even, half_up or floor where there is no noise, not stochastic"
     )
 
 

@@ -14,10 +14,16 @@ from amaranth.sim import Simulator
 from gradweave.model.errors import UnsupportedError
 from gradweave.model.fixed import requantize_masked as golden
 from gradweave.model.formats import Format, Rounding
-from gradweave.rtl.parts.requantize import Requantize, requantize, requantize_dynamic
+from gradweave.rtl.parts.requantize import (
+    Requantize,
+    requantize,
+    requantize_dynamic,
+    round_shift,
+)
 from gradweave.tests.streams import random_lanes, run_streams
 
 MODES = [Rounding.HALF_EVEN, Rounding.HALF_UP, Rounding.FLOOR]
+NOISE = [0, 1, 0x7FFF, 0x8000, 0xFFFE, 0xFFFF, 0x1234]
 
 
 def reference(acc, shift: int, fmt: Format, rounding: Rounding):
@@ -158,13 +164,54 @@ def test_reset_in_mid_stream_empties_it_and_clears_the_count():
     assert run.sampled["clipped"] == sum(c for word in results for _, c in word)
 
 
-def test_stochastic_rounding_is_refused():
-    message = "rounding must be half_even, half_up or floor in hardware, not stochastic"
+class Chance(wiring.Component):
+    """One accumulator rounded by a static and by the same run-time shift."""
+
+    def __init__(self, acc_width, shift, fmt):
+        self.fmt, self.static_shift = fmt, shift
+        pair = {"value": Out(signed(fmt.width)), "late": Out(signed(fmt.width))}
+        super().__init__({"acc": In(signed(acc_width)), "shift": In(6), "noise": In(16), **pair})
+
+    def elaborate(self, platform):
+        m = Module()
+        options = {"fmt": self.fmt, "rounding": Rounding.STOCHASTIC, "noise": self.noise}
+        value, _ = requantize(m, self.acc, self.static_shift, name="x", **options)
+        late, _ = requantize_dynamic(m, self.acc, self.shift, max_shift=63, **options)
+        m.d.comb += [self.value.eq(value), self.late.eq(late)]
+        return m
+
+
+@pytest.mark.parametrize("shift", [0, 1, 5, 15, 16, 17, 30])
+def test_noise_is_added_behind_the_point_static_and_at_run_time(shift):
+    fmt, rng = Format(12, 0), random.Random(shift)
+    values = [rng.randrange(-(1 << 39), 1 << 39) >> rng.randrange(40) for _ in range(60)]
+    cases = [(value, noise) for value in values for noise in NOISE]
+    acc, noise = torch.tensor(cases).t()
+    expected, _ = golden(acc, shift, fmt, Rounding.STOCHASTIC, noise)
+    results = []
+    dut = Chance(40, shift, fmt)
+
+    async def bench(ctx):
+        ctx.set(dut.shift, shift)
+        for value, draw in cases:
+            ctx.set(dut.acc, value)
+            ctx.set(dut.noise, draw)
+            results.append((ctx.get(dut.value), ctx.get(dut.late)))
+
+    simulator = Simulator(dut)
+    simulator.add_testbench(bench)
+    simulator.run()
+    assert [value for value, _ in results] == expected.tolist()
+    assert [late for _, late in results] == expected.tolist()
+
+
+def test_stochastic_rounding_without_noise_is_refused():
+    message = "rounding must be half_even, half_up or floor where there is no noise, not stochastic"
     stochastic = {"fmt": Format(4, 0), "rounding": Rounding.STOCHASTIC}
     acc = Signal(signed(8))
 
     def component():
-        Requantize(acc_width=8, lanes=1, shift=2, **stochastic)
+        round_shift(Signal(signed(8)), 2, Rounding.STOCHASTIC)
 
     def static():
         requantize(Module(), acc, 2, name="x", **stochastic)

@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 import torch
 
+from gradweave.model.formats import Rounding
 from gradweave.model.plan import Buffers, LayerPlan
 from gradweave.tests.layer_bench import HYPER, train_layer
 from gradweave.tests.pairwise import covering, pairs
@@ -123,7 +124,7 @@ def cost(case) -> float:
 
 
 def name_of(case):
-    return "-".join(str(value) for _, value in sorted(case.items()))
+    return "-".join(str(getattr(value, "value", value)) for _, value in sorted(case.items()))
 
 
 def train(case, seed):
@@ -135,7 +136,13 @@ def train(case, seed):
         bias = torch.randint(-(1 << 26), 0, (outputs,), generator=generator)
     hyper = replace(HYPER, batch=1)
     got, expected = train_layer(
-        layer, batches=2, hyper=hyper, stall=case["stall"], seed=seed, bias=bias
+        layer,
+        batches=2,
+        hyper=hyper,
+        rounding=case["rounding"],
+        stall=case["stall"],
+        seed=seed,
+        bias=bias,
     )
     assert got.o == expected.o
     assert got.i_error == expected.i_error
@@ -151,6 +158,7 @@ BLOCKS = (
     list(foldings()),
     [{"stride": stride} for stride in STRIDES],
     [{"bias": bias} for bias in BIASES],
+    [{"rounding": rounding} for rounding in Rounding],
     [{"stall": stall} for stall in (0.0, 0.3)],
 )
 CASES = covering(BLOCKS, seed=1, cost=cost)

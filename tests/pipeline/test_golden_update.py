@@ -18,7 +18,8 @@ FORMATS = {
     "narrow": ParameterPlan(Format(8, 6), Format(16, 12), Format(10, 5)),
     "int64": ParameterPlan(Format(20, 14), Format(44, 38), Format(40, 24)),
 }
-ROUNDINGS = [Rounding.HALF_EVEN, Rounding.HALF_UP, Rounding.FLOOR]
+ROUNDINGS = list(Rounding)
+FIELDS = ("gradient", "decay", "momentum", "delta")
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
@@ -48,14 +49,16 @@ def test_every_parameter_equals_the_transcription(rounding, name, nesterov):
         ]
         frac = rng.randrange(2, 30)
         master, momentum, sums = torch.tensor(rows).t()
+        draws = torch.tensor([[rng.randrange(1 << 16) for _ in FIELDS] for _ in rows])
+        noise = dict(zip(FIELDS, draws.t(), strict=True))
         for sum_dtype in (torch.int64, torch.float64):
             new = update(
                 formats, hyper, rounding, master.to(dtype), momentum.to(dtype),
-                sums.to(sum_dtype), frac,
+                sums.to(sum_dtype), frac, noise,
             )  # fmt: skip
             expected = [
-                reference.update(formats, hyper, rounding, w, v, total, frac)
-                for w, v, total in rows
+                reference.update(formats, hyper, rounding, *row, frac, tuple(draw))
+                for row, draw in zip(rows, draws.tolist(), strict=True)
             ]
             got = zip(new.master.tolist(), new.momentum.tolist(), new.working.tolist(), strict=True)
             assert list(got) == [row[:3] for row in expected], hyper
