@@ -26,7 +26,15 @@ from .resources import (
     update_memories,
 )
 
-__all__ = ["Folding", "FoldingTable", "cheapest_sets", "divisors", "lane_choices", "lane_interval"]
+__all__ = [
+    "Folding",
+    "FoldingTable",
+    "block_sizes",
+    "cheapest_sets",
+    "divisors",
+    "lane_choices",
+    "lane_interval",
+]
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,13 @@ class Folding:
 def divisors(number: int) -> list[int]:
     """All positive divisors, ascending."""
     return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def block_sizes(channels: int) -> list[int]:
+    """The least channels of a block for each number of blocks, ascending: no other size is worth
+    its multipliers.
+    """
+    return sorted({-(-channels // blocks) for blocks in range(1, channels + 1)})
 
 
 def lane_choices(layer: LayerPlan) -> list[int]:
@@ -134,17 +149,19 @@ def _foldings(layer: LayerPlan, sweep_samples: Fraction) -> Iterator[Folding]:
 
 def _foldings_of(layer: LayerPlan, sweep_samples: Fraction) -> Iterator[Folding]:
     multiplier, lane = multiplier_dsp(layer), update_lane_dsp(layer)
+    slowest = max(layer.fp_interval, layer.eb_interval) // layer.weight_blocks
+    taps = math.prod(layer.hardware.kernel)
     for a, b, groups in _words(layer):
         products, outputs = a * b * groups, a * groups
         folded = dataclasses.replace(layer, a=a, b=b, group_lanes=groups)
         writes = layer.i_shape[1] * folded.i_row_cycles
-        engines = max(max(layer.fp_interval, layer.eb_interval) // products, writes)
+        engines = max(slowest * folded.weight_blocks, writes)
         for lanes in divisors(products):
             if outputs % lanes and lanes % outputs:
                 continue
-            chunks = layer.weight_words // lanes
+            chunks = folded.weight_blocks * taps * (products // lanes)
             if layer.bias:
-                chunks += layer.o_shape[0] // outputs * -(-outputs // lanes)
+                chunks += folded.o_blocks * -(-outputs // lanes)
             sweep = -(-(chunks + SWEEP_LATENCY) // sweep_samples)
             dsp = products * multiplier + lanes * lane
             bram36 = update_memories(layer, lanes, chunks).bram36
@@ -155,8 +172,8 @@ def _foldings_of(layer: LayerPlan, sweep_samples: Fraction) -> Iterator[Folding]
 def _words(layer: LayerPlan) -> Iterator[tuple[int, int, int]]:
     """Every (a, b, group_lanes): several groups at once only where each is whole."""
     outputs, inputs = layer.hardware.group_shape
-    for a in divisors(outputs):
-        for b in divisors(inputs):
+    for a in block_sizes(outputs):
+        for b in block_sizes(inputs):
             whole = (a, b) == (outputs, inputs)
             for groups in divisors(layer.groups) if whole else (1,):
                 yield a, b, groups

@@ -4,6 +4,8 @@ The layout is declared in ``model/registers.py`` and, for parameters, in ``docs/
 RTL: ``rtl/board.py``. Test: ``tests/test_packets.py``.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +21,7 @@ __all__ = [
     "pack_samples",
     "pack_write",
     "packet_words",
+    "pad_outputs",
     "unpack_logits",
     "unpack_parameters",
     "unpack_read",
@@ -110,7 +113,7 @@ def pack_parameters(
     layer: LayerPlan, weight: npt.NDArray[np.integer], bias: npt.NDArray[np.integer] | None
 ) -> npt.NDArray[np.integer]:
     """Return ``sweep_chunks * update_lanes`` parameters in the order in which the update unit
-    handles them.
+    handles them, with zeros for pad lanes.
 
     Parameters
     ----------
@@ -120,13 +123,23 @@ def pack_parameters(
     lanes, kernel = layer.o_lanes, layer.hardware.kernel
     if layer.unfold:
         weight = weight.transpose(0, 3, 1, 2)
-    blocks = weight.reshape(layer.o_blocks, lanes, layer.fp_inner, layer.b, *kernel)
+    outputs, inputs = layer.hardware.group_shape
+    grouped = weight.reshape(layer.groups, outputs, inputs, *kernel)
+    pads = ((0, 0), (0, -outputs % layer.a), (0, -inputs % layer.b), (0, 0), (0, 0))
+    blocks = np.pad(grouped, pads).reshape(layer.o_blocks, lanes, layer.fp_inner, layer.b, *kernel)
     weights = blocks.transpose(0, 4, 5, 2, 1, 3).reshape(-1)
     if layer.bias is None or bias is None:
         return weights
     biases = np.zeros((layer.o_blocks, _bias_lanes(layer)), weights.dtype)
-    biases[:, :lanes] = bias.reshape(layer.o_blocks, lanes)
+    biases[:, :lanes] = pad_outputs(layer, bias)
     return np.concatenate([weights, biases.reshape(-1)])
+
+
+def pad_outputs(layer: LayerPlan, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return one value an output channel as [o_blocks, o_lanes], zero in pad lanes."""
+    outputs = layer.group_shape[0]
+    grouped = values.reshape(layer.groups, outputs)
+    return np.pad(grouped, ((0, 0), (0, -outputs % layer.a))).reshape(-1, layer.o_lanes)
 
 
 def _bias_lanes(layer: LayerPlan) -> int:
@@ -139,15 +152,18 @@ def unpack_parameters(layer: LayerPlan, values: Int32) -> tuple[Int32, Int32 | N
     lanes, inner, seen = layer.o_lanes, layer.fp_inner, layer.hardware
     count = layer.weight_words * layer.word_size
     blocks = values[:count].reshape(layer.o_blocks, *seen.kernel, inner, lanes, layer.b)
-    shape = (layer.o_shape[0], seen.group_shape[1], *seen.kernel)
-    weight = blocks.transpose(0, 4, 3, 5, 1, 2).reshape(shape)
+    outputs, inputs = seen.group_shape
+    ordered = blocks.transpose(0, 4, 3, 5, 1, 2)
+    grouped = ordered.reshape(layer.groups, -1, inner * layer.b, *seen.kernel)
+    shape = (layer.o_shape[0], inputs, *seen.kernel)
+    weight = grouped[:, :outputs, :inputs].reshape(shape)
     if layer.unfold:
         columns = weight.reshape(-1, layer.kernel[1], layer.i_shape[0], layer.kernel[0])
         weight = columns.transpose(0, 2, 3, 1)
     if layer.bias is None:
         return weight, None
-    bias = values[count:].reshape(layer.o_blocks, _bias_lanes(layer))[:, :lanes].reshape(-1)
-    return weight, bias
+    blocks = values[count:].reshape(layer.o_blocks, _bias_lanes(layer))[:, :lanes]
+    return weight, blocks.reshape(layer.groups, -1)[:, :outputs].reshape(-1)
 
 
 def pack_write(number: int, memory: Memory, values: npt.NDArray[np.integer]) -> tuple[Words, Lasts]:

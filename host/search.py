@@ -21,6 +21,7 @@ from ..model.schedule import delays, loop_intervals, size_buffers, steady_interv
 from .foldings import (
     Folding,
     FoldingTable,
+    block_sizes,
     cheapest_sets,
     divisors,
     lane_choices,
@@ -310,7 +311,7 @@ def _input_widths(layer: LayerPlan) -> list[LayerPlan]:
         return [dataclasses.replace(layer, lanes=n) for n in lane_choices(layer)]
     outputs, inputs = layer.group_shape
     return [
-        *(dataclasses.replace(layer, b=n) for n in divisors(inputs)),
+        *(dataclasses.replace(layer, b=n) for n in block_sizes(inputs)),
         *(
             dataclasses.replace(layer, a=outputs, b=inputs, group_lanes=n)
             for n in divisors(layer.groups)

@@ -17,14 +17,16 @@ from ..model.errors import VerifyError
 from ..model.formats import Format
 from ..model.hyper import Hyper
 from ..model.network import Network
+from ..model.padding import channel_words
 from ..model.plan import LayerPlan, Plan
 from .board_device import BoardDevice
 from .design import Design
-from .packets import pack_parameters
+from .packets import pack_parameters, pad_outputs
 
 __all__ = ["Difference", "VerifyReport", "compare_tensors", "verify"]
 
 Array = npt.NDArray[np.int64]
+_Map = tuple[list[int], int, int]  # channel of each lane of a pixel, rows, columns
 
 
 @dataclass(frozen=True)
@@ -213,17 +215,23 @@ def _order(plan: Plan, seen: Mapping[str, Array]) -> list[str]:
 
 def _stream(
     layer: LayerPlan | None, tensor: str, record: dict[str, Tensor], name: str
-) -> tuple[Array, tuple[int, ...] | None]:
-    """A recorded tensor in the order in which the hardware streams it, and its map's shape if it is
-    one.
-    """
+) -> tuple[Array, _Map | None]:
+    """A recorded tensor in the order in which the hardware streams it, and its map if it is one."""
     if tensor in ("weight", "weight_gradient", "bias", "bias_gradient"):
         assert layer is not None
         return _parameters(layer, tensor, record), None
     values = record[name].numpy()
     if values.ndim == 4:
-        return values.transpose(0, 2, 3, 1).reshape(-1), values.shape[1:]
-    return values.reshape(-1), (values.shape[-1], 1, 1)
+        pixels = values.transpose(0, 2, 3, 1)
+        assert layer is not None
+        layout = layer.o_layout if tensor == "o_feature" else layer.i_layout
+        words = channel_words(pixels.shape[-1], layout)
+        # Pad lanes take the entry behind the last channel, a zero.
+        zero = pixels.shape[-1]
+        lanes = [zero if channel is None else channel for word in words for channel in word]
+        streamed = np.pad(pixels, ((0, 0), (0, 0), (0, 0), (0, 1)))[..., lanes]
+        return streamed.reshape(-1), (lanes, *values.shape[2:])
+    return values.reshape(-1), (list(range(values.shape[-1])), 1, 1)
 
 
 def _parameters(layer: LayerPlan, tensor: str, record: dict[str, Tensor]) -> Array:
@@ -232,7 +240,7 @@ def _parameters(layer: LayerPlan, tensor: str, record: dict[str, Tensor]) -> Arr
     bias_name = f"{layer.name}.{tensor.replace('weight', 'bias')}"
     bias = record[bias_name].numpy() if layer.bias else None
     packed = pack_parameters(layer, weight, bias)
-    weights = weight.size
+    weights = layer.weight_words * layer.word_size
     if tensor.startswith("weight"):
         return packed[:weights].astype(np.int64)
     if tensor == "bias_gradient":
@@ -242,7 +250,7 @@ def _parameters(layer: LayerPlan, tensor: str, record: dict[str, Tensor]) -> Arr
     lanes, size = layer.o_lanes, layer.word_size
     first = size - max(lanes, layer.update_lanes)
     words = np.full((layer.o_blocks, size), _UNSEEN, dtype=np.int64)
-    words[:, first : first + lanes] = bias.reshape(layer.o_blocks, lanes)
+    words[:, first : first + lanes] = pad_outputs(layer, bias)
     return words.reshape(-1)
 
 
@@ -255,7 +263,7 @@ def _difference(
     tensor: str,
     k: int,
     batch: int,
-    shape: tuple[int, ...] | None,
+    shape: _Map | None,
     values: Array,
     part: Array,
     fmt: str,
@@ -269,10 +277,11 @@ def _difference(
     sample: int | None = None
     index: tuple[int, ...] = (at,)
     if shape is not None:
-        channels, height, width = shape
-        within = at % (channels * height * width)
-        sample = k * batch + at // (channels * height * width)
-        index = (within % channels, within // channels // width, within // channels % width)
+        lanes, height, width = shape
+        count = len(lanes)
+        within = at % (count * height * width)
+        sample = k * batch + at // (count * height * width)
+        index = (lanes[within % count], within // count // width, within // count % width)
     got = int(part[at]) if at < len(part) else None
     return Difference(
         layer, tensor, k, sample, index, int(values[at]), got, fmt, len(wrong) + missing

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from .errors import PlanError
 from .formats import Format, accumulator_width
@@ -22,8 +21,9 @@ from .geometry import (
 )
 from .kinds import KINDS
 from .layer_parts import Buffers, ParameterPlan
+from .padding import Layout
 
-__all__ = ["Buffers", "LayerPlan", "ParameterPlan", "Shape", "layer_from_dict"]
+__all__ = ["Buffers", "LayerPlan", "ParameterPlan", "Shape"]
 
 Shape = tuple[int, int, int]
 Pair = tuple[int, int]
@@ -40,9 +40,11 @@ class LayerPlan:
     from ``o_shape``. ``a`` outputs by ``b`` inputs (within a group) are multiplied per cycle by
     each engine of a trainable layer, for ``group_lanes`` groups at once, which is above 1 only
     where ``a`` and ``b`` are whole groups; ``lanes`` channels per cycle pass any other layer.
+    Where ``a`` or ``b`` does not divide a group's channels, its last word has pad lanes
+    (``model/padding.py``).
     ``backward`` says whether the layer passes an error to the layer below. With ``unfold`` an input
     pixel comes with all channels at once, and the kernel's columns become channels in front of the
-    engines, which work on ``hardware``: ``b`` divides those channels.
+    engines, which work on ``hardware``: ``b`` folds those channels.
 
     ``sources`` are the names of the layers whose features come in, ``"input"`` for the sample;
     empty for the layer before. A name that several layers would read is read by a ``fork`` alone:
@@ -116,10 +118,10 @@ class LayerPlan:
                 f"{self.i_shape[0]}), not {self.groups}"
             )
         outputs, inputs = self.hardware.group_shape
-        if inputs % self.b or outputs % self.a:
+        if not (1 <= self.a <= outputs and 1 <= self.b <= inputs):
             whose = "channels" if self.groups == 1 else "a group's channels"
             raise PlanError(
-                f"{self.name}: folding ({self.a}, {self.b}) must divide {whose} "
+                f"{self.name}: folding ({self.a}, {self.b}) must be from (1, 1) to {whose} "
                 f"({outputs}, {inputs})"
             )
         whole = (self.a, self.b) == (outputs, inputs)
@@ -197,7 +199,9 @@ class LayerPlan:
     @property
     def i_blocks(self) -> int:
         """Words per pixel on the input side, as the engines read it."""
-        return self.hardware.i_shape[0] // self.hardware.i_lanes
+        if self.trainable:
+            return self.group_passes * self.fp_inner
+        return self.i_shape[0] // self.lanes
 
     @property
     def i_row_cycles(self) -> int:
@@ -209,7 +213,9 @@ class LayerPlan:
     @property
     def o_blocks(self) -> int:
         """Transfers per pixel on the output side."""
-        return self.o_shape[0] // self.o_lanes
+        if self.trainable:
+            return self.group_passes * self.eb_inner
+        return self.o_shape[0] // self.lanes
 
     @property
     def group_shape(self) -> Pair:
@@ -224,12 +230,27 @@ class LayerPlan:
     @property
     def fp_inner(self) -> int:
         """Input blocks that FP and WG take per tap of an output block: those of its group."""
-        return self.i_blocks // self.group_passes
+        return -(-self.hardware.group_shape[1] // self.b)
 
     @property
     def eb_inner(self) -> int:
         """Output blocks that EB takes per tap of an input block: those of its group."""
-        return self.o_blocks // self.group_passes
+        return -(-self.group_shape[0] // self.a)
+
+    @property
+    def i_layout(self) -> Layout:
+        """Lanes and runs of the stream of features that comes in."""
+        return self.i_lanes, self._runs
+
+    @property
+    def o_layout(self) -> Layout:
+        """Lanes and runs of the stream of features that goes out."""
+        return self.o_lanes, self._runs
+
+    @property
+    def _runs(self) -> int:
+        """Groups that each begin a word."""
+        return self.groups if self.trainable and self.group_lanes == 1 else 1
 
     @property
     def word_size(self) -> int:
@@ -248,9 +269,14 @@ class LayerPlan:
         return (self.i_blocks,) * self.fan if self.pattern == "fork" and self.backward else ()
 
     @property
+    def weight_blocks(self) -> int:
+        """Words of ``word_size`` weights of one tap."""
+        return self.o_blocks * self.fp_inner
+
+    @property
     def weight_words(self) -> int:
         """Words of ``word_size`` weights."""
-        return self.o_blocks * math.prod(self.hardware.kernel) * self.fp_inner
+        return self.weight_blocks * math.prod(self.hardware.kernel)
 
     @property
     def sweep_chunks(self) -> int:
@@ -354,25 +380,3 @@ class LayerPlan:
     def bias_acc_width(self, batch_max: int) -> int:
         terms = self.o_shape[1] * self.o_shape[2] * batch_max
         return self.o_error.width + (terms - 1).bit_length()
-
-
-def _parameter(raw: dict[str, Any] | None) -> ParameterPlan | None:
-    return (
-        None
-        if raw is None
-        else ParameterPlan(**{key: Format(**value) for key, value in raw.items()})
-    )
-
-
-def layer_from_dict(raw: dict[str, Any]) -> LayerPlan:
-    """The layer that ``dataclasses.asdict`` turned into ``raw``, with lists for tuples."""
-    values: dict[str, Any] = {}
-    for key, value in raw.items():
-        values[key] = tuple(value) if isinstance(value, list) else value
-    for key in ("i_feature", "o_feature", "i_error", "o_error"):
-        values[key] = Format(**raw[key])
-    for key in ("weight", "bias"):
-        values[key] = _parameter(raw[key])
-    join_words = tuple(raw["buffers"]["join_words"])
-    values["buffers"] = Buffers(**{**raw["buffers"], "join_words": join_words})
-    return LayerPlan(**values)

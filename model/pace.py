@@ -12,6 +12,7 @@ import math
 from functools import lru_cache
 
 from .geometry import Unfolding, Walk
+from .padding import words_of_a_word
 from .plan import INPUT, LOSS, LayerPlan, Plan
 
 __all__ = [
@@ -132,12 +133,18 @@ def _words_each(plan: Plan, layer: LayerPlan, engine: str) -> int:
     """Transfers of the narrowest stream that takes a word of a layer's result."""
     passed = takers(plan, layer.name, engine)
     if engine == "eb":
-        return -(-layer.i_lanes // min(taker.o_lanes for taker in passed))
-    narrowest = [taker.i_lanes for taker in passed]
-    last = plan.layers[-1]
-    if layer is last or (last in passed and last.pattern in ("relay", "fork")):
-        narrowest.append(1)
-    return -(-layer.o_lanes // min(narrowest))
+        channels, ours = layer.i_shape[0], layer.i_layout
+        taken = [(taker.o_shape[0], taker.o_layout) for taker in passed]
+    else:
+        channels, ours = layer.o_shape[0], layer.o_layout
+        taken = [(taker.i_shape[0], taker.i_layout) for taker in passed]
+        last = plan.layers[-1]
+        if layer is last or (last in passed and last.pattern in ("relay", "fork")):
+            taken.append((channels, (1, 1)))
+    return max(
+        words_of_a_word(channels, ours, theirs) if count == channels else -(-ours[0] // theirs[0])
+        for count, theirs in taken
+    )
 
 
 def fp_cycles(plan: Plan, layer: LayerPlan) -> list[int]:

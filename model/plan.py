@@ -18,7 +18,9 @@ from typing import Any
 
 from .errors import PlanError
 from .formats import Format, Rounding
-from .layer_plan import Buffers, LayerPlan, ParameterPlan, Shape, layer_from_dict
+from .layer_json import layer_from_dict
+from .layer_plan import Buffers, LayerPlan, ParameterPlan, Shape
+from .padding import padded
 
 __all__ = [
     "GENERATOR_VERSION",
@@ -240,9 +242,12 @@ class Plan:
     @property
     def packet_lanes(self) -> int:
         """Features that leave a packet per cycle: both of a word where they fill the first layer's
-        transfers evenly, else one.
+        transfers, and with pad lanes its pixels, evenly, else one.
         """
-        even = math.prod(self.input_shape) % math.lcm(2, self.layers[0].i_lanes) == 0
+        first = self.layers[0]
+        if padded(first.i_shape[0], first.i_layout):
+            return 1 if first.i_shape[0] % 2 else 2
+        even = math.prod(self.input_shape) % math.lcm(2, first.i_lanes) == 0
         return 2 if even else 1
 
     @property

@@ -18,6 +18,7 @@ from gradweave.model.fixed import requantize
 from gradweave.model.formats import Rounding
 from gradweave.model.hyper import Hyper
 from gradweave.model.noise import sample_noise, update_noise
+from gradweave.model.padding import Layout, channel_words
 from gradweave.model.pipeline.conv import Conv as GoldenConv
 from gradweave.model.pipeline.linear import Linear as GoldenLinear
 from gradweave.model.pipeline.scale import Scale as GoldenScale
@@ -156,16 +157,20 @@ def _golden(case: _Case, batches: int) -> Side:
             masters[name], momenta[name], new[name] = result.master, result.momentum, result.working
             counts[name] += result.clipped
         working.append(new)
-    side.o = _words(torch.cat(outputs).reshape(-1, *layer.o_shape), layer.o_lanes)
+    side.o = _words(torch.cat(outputs).reshape(-1, *layer.o_shape), layer.o_layout)
     if errors_below:
-        side.i_error = _words(torch.cat(errors_below).reshape(-1, *layer.i_shape), layer.i_lanes)
+        side.i_error = _words(torch.cat(errors_below).reshape(-1, *layer.i_shape), layer.i_layout)
     side.masters, side.momenta = _packed(layer, masters), _packed(layer, momenta)
     side.saturated = counts
     return side
 
 
-def _words(maps: torch.Tensor, lanes: int) -> list[list[int]]:
-    return maps.long().permute(0, 2, 3, 1).reshape(-1, lanes).tolist()
+def _words(maps: torch.Tensor, layout: Layout) -> list[list[int]]:
+    pixels = torch.nn.functional.pad(maps.long().permute(0, 2, 3, 1), (0, 1))
+    words = channel_words(maps.shape[1], layout)
+    # Pad lanes take the zero behind the last channel.
+    lanes = [-1 if channel is None else channel for word in words for channel in word]
+    return pixels[..., lanes].reshape(-1, layout[0]).tolist()
 
 
 def _packed(layer: LayerPlan, tensors: dict[str, torch.Tensor]) -> list[int]:
@@ -268,13 +273,13 @@ class _Hardware:
 
     async def _features(self, ctx: Any) -> None:
         await self._until(ctx, lambda: self.running)
-        words = _words(self.case.features, self.case.layer.i_lanes)
+        words = _words(self.case.features, self.case.layer.i_layout)
         await drive(ctx, self.dut.i, words, self.stall, random.Random(self.seed))
 
     async def _errors(self, ctx: Any) -> None:
         """A sample's errors begin only after all of its outputs, as behind a loss."""
         rng = random.Random(self.seed + 1)
-        words = _words(self.case.errors, self.case.layer.o_lanes)
+        words = _words(self.case.errors, self.case.layer.o_layout)
         for start in range(0, len(words), self.o_words):
             await self._until(ctx, lambda start=start: len(self.side.o) >= start + self.o_words)
             await drive(ctx, self.dut.o_error, words[start : start + self.o_words], self.stall, rng)

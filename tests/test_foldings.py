@@ -14,7 +14,16 @@ from gradweave.tests.plans import chain, conv
 
 SAMPLES = Fraction(2)
 # (input channels, outputs, groups)
-LAYERS = [(4, 6, 1), (4, 4, 4), (6, 12, 6), (4, 12, 2), (8, 4, 4)]
+LAYERS = [
+    (4, 6, 1),
+    (5, 17, 1),
+    (10, 5, 5),
+    (6, 14, 2),
+    (4, 4, 4),
+    (6, 12, 6),
+    (4, 12, 2),
+    (8, 4, 4),
+]
 
 
 def layer_of(inputs, outputs, groups):
@@ -22,10 +31,19 @@ def layer_of(inputs, outputs, groups):
     return plan, replace(plan.layers[0], groups=groups, backward=True, dilation=(1, 2))
 
 
+def needed(channels):
+    """Block sizes without which the number of blocks would be another."""
+    return [
+        n for n in range(1, channels + 1)
+        if n == 1 or -(-channels // n) < -(-channels // (n - 1))
+    ]  # fmt: skip
+
+
 def accepted(layer):
     """Every folding by its definition: what the layer's plan does not refuse."""
-    sides = (layer.o_shape[0], layer.i_shape[0], layer.groups)
-    for a, b, group_lanes in product(*map(divisors, sides)):
+    outputs, inputs = layer.group_shape
+    sides = (needed(outputs), needed(inputs), divisors(layer.groups))
+    for a, b, group_lanes in product(*sides):
         for lanes in divisors(a * b * group_lanes):
             try:
                 yield replace(layer, a=a, b=b, group_lanes=group_lanes, update_lanes=lanes)

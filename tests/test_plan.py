@@ -68,10 +68,19 @@ def test_what_is_no_plan_is_refused(text):
         Plan.from_json(text)
 
 
-def test_a_folding_must_divide_the_channels(plan):
+@pytest.mark.parametrize(("a", "b"), [(17, 4), (0, 4), (4, 9), (4, 0)])
+def test_a_folding_must_have_channels(plan, a, b):
     with pytest.raises(PlanError) as error:
-        dataclasses.replace(plan.layer("conv2"), a=3)
-    assert str(error.value) == "conv2: folding (3, 4) must divide channels (16, 8)"
+        dataclasses.replace(plan.layer("conv2"), a=a, b=b, update_lanes=1)
+    assert str(error.value) == f"conv2: folding ({a}, {b}) must be from (1, 1) to channels (16, 8)"
+
+
+def test_a_folding_that_does_not_divide_has_pad_lanes(plan):
+    layer = dataclasses.replace(plan.layer("conv2"), a=3, b=5, update_lanes=1)
+    assert (layer.o_blocks, layer.i_blocks) == (6, 2)
+    assert layer.weight_words == 6 * 2 * 9
+    even = dataclasses.replace(layer, a=1, b=1)
+    assert layer.fp_interval * 16 * 8 == even.fp_interval * 6 * 2
 
 
 def test_an_unfolded_layer_is_that_of_a_kernel_of_one_column(plan):
@@ -98,8 +107,8 @@ def test_unfolding_is_refused_where_it_cannot_be(plan):
             "without dilation"
         )
     with pytest.raises(PlanError) as error:
-        dataclasses.replace(plan.layer("conv0"), unfold=True, a=1, b=2, update_lanes=1)
-    assert str(error.value) == "conv0: folding (1, 2) must divide channels (8, 3)"
+        dataclasses.replace(plan.layer("conv0"), unfold=True, a=1, b=4, update_lanes=1)
+    assert str(error.value) == "conv0: folding (1, 4) must be from (1, 1) to channels (8, 3)"
 
 
 def test_update_lanes_must_fit_words(plan):

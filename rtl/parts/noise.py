@@ -3,7 +3,7 @@
 Golden: ``model/noise.py``. Test: ``tests/parts/test_noise.py``.
 """
 
-from amaranth.hdl import Module, ResetInserter, Signal
+from amaranth.hdl import Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -27,18 +27,23 @@ class SampleNoise(wiring.Component):
     Parameters
     ----------
     seed, tensor : int, of the random stream
-    size : int, elements of a sample
-    lanes : int, elements per transfer; divides ``size``
+    pixels : int, of a sample
+    words : for each word of a pixel the channel in each lane, as ``channel_words`` gives them
 
     Members
     -------
     enable, clear : In(1); first_sample : In(32); o : Out(stream of ``lanes`` unsigned)
     """
 
-    def __init__(self, *, seed: int, tensor: int, size: int, lanes: int) -> None:
+    def __init__(
+        self, *, seed: int, tensor: int, pixels: int, words: tuple[tuple[int | None, ...], ...]
+    ) -> None:
         self.keys = round_keys(seed, tensor)
-        self.size = size
-        self.lanes = lanes
+        self.pixels = pixels
+        # The first channel of each word, and how many channels there are.
+        self.firsts = [word[0] or 0 for word in words]
+        self.channels = sum(channel is not None for word in words for channel in word)
+        self.lanes = lanes = len(words[0])
         super().__init__(
             {
                 "enable": In(1),
@@ -59,13 +64,24 @@ class SampleNoise(wiring.Component):
         waiting = Fifo(self.o.payload.shape(), WAITING)
         m.submodules.cipher = ResetInserter(self.clear)(cipher)
         m.submodules.waiting = ResetInserter(self.clear)(waiting)
-        element, sample = Signal(range(self.size)), Signal(32)
+        size = self.pixels * self.channels
+        element, sample = Signal(range(size)), Signal(32)
+        ends = [*self.firsts[1:], self.channels]
+        steps = [end - first for first, end in zip(self.firsts, ends, strict=True)]
+        word, step = Signal(range(max(2, len(steps)))), Signal(range(max(steps) + 1))
+        with m.Switch(word):
+            for n, length in enumerate(steps):
+                with m.Case(n):
+                    m.d.comb += step.eq(length)
         with m.If(cipher.i.valid & cipher.i.ready):
-            m.d.sync += element.eq(element + self.lanes)
-            with m.If(element == self.size - self.lanes):
+            m.d.sync += [
+                element.eq(element + step),
+                word.eq(Mux(word == len(steps) - 1, 0, word + 1)),
+            ]
+            with m.If(element == size - steps[-1]):
                 m.d.sync += [element.eq(0), sample.eq(sample + 1)]
         with m.If(self.clear):
-            m.d.sync += [element.eq(0), sample.eq(self.first_sample)]
+            m.d.sync += [element.eq(0), word.eq(0), sample.eq(self.first_sample)]
         m.d.comb += [
             cipher.i.valid.eq(self.enable),
             waiting.i.valid.eq(cipher.o.valid),

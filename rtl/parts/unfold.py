@@ -3,7 +3,7 @@
 Golden: the layer's own (it changes no sum). Test: ``tests/parts/test_unfold.py``.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -25,7 +25,7 @@ class Unfold(wiring.Component):
     ----------
     width : int, bits of a value
     channels : int, values of a pixel, and of a transfer at ``i``
-    o_lanes : int, divides ``kernel * channels``
+    o_lanes : int; where it does not divide ``kernel * channels``, the last word ends in zeros
     unfolding : Unfolding, the row's columns
 
     Members
@@ -34,16 +34,11 @@ class Unfold(wiring.Component):
     """
 
     def __init__(self, width: int, channels: int, o_lanes: int, unfolding: Unfolding) -> None:
-        if unfolding.kernel * channels % o_lanes:
-            raise ValueError(
-                f"o_lanes must divide {unfolding.kernel * channels} unfolded channels, "
-                f"not {o_lanes}"
-            )
         self.width = width
         self.channels = channels
         self.o_lanes = o_lanes
         self.unfolding = unfolding
-        self.words = unfolding.kernel * channels // o_lanes
+        self.words = -(-unfolding.kernel * channels // o_lanes)
         super().__init__(
             {
                 "i": In(stream.Signature(lanes(width, channels))),
@@ -60,6 +55,7 @@ class Unfold(wiring.Component):
         m = Module()
         row = self.unfolding
         pixel_width = self.width * self.channels
+        pads = self.words * self.o_lanes - row.kernel * self.channels
         columns = Signal(pixel_width * row.kernel, reset_less=True)
         step = Signal(range(max(2, row.steps)))
         until = Signal(range(max(2, row.kernel, row.stride)), init=row.kernel - 1)
@@ -69,7 +65,9 @@ class Unfold(wiring.Component):
         # A vector of padding alone must not leave before its row comes.
         ahead = (step < row.padding) if row.padding >= row.kernel else 0
         m.d.comb += [
-            self.o.payload.as_value().eq(columns.word_select(word, self.width * self.o_lanes)),
+            self.o.payload.as_value().eq(
+                Cat(columns, C(0, pads * self.width)).word_select(word, self.width * self.o_lanes)
+            ),
             last_word.eq(word == self.words - 1),
             last_step.eq(step == row.steps - 1),
             # The present vector is gone, or goes in this cycle.

@@ -10,6 +10,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from ...model.formats import Rounding
+from ...model.padding import channel_words
 from ...model.plan import LayerPlan
 from ...model.random import NOISE_HALF, tensor_number
 from ...model.registers import saturating_tensors
@@ -135,7 +136,7 @@ class Conv(wiring.Component):
         if layer.bias:
             m.d.comb += fp.bias.eq(self._biases(m, fp.beat, versions))
         if self.by_chance:
-            self._noise(m, fp, "o_feature", layer.o_shape)
+            self._noise(m, fp, "o_feature", layer.o_shape, layer.o_layout)
         engines = {"fp": fp, "wg": gradient}
 
         if layer.backward:
@@ -153,7 +154,7 @@ class Conv(wiring.Component):
                 versions.eb_done.eq(eb.sample_done),
             ]
             if self.by_chance:
-                self._noise(m, eb, "i_error", layer.i_shape)
+                self._noise(m, eb, "i_error", layer.i_shape, layer.i_layout)
         else:
             connect(m, flipped(self.o_error), gradient.o_error)
 
@@ -169,13 +170,13 @@ class Conv(wiring.Component):
                 m.d.comb += engine.clear.eq(self.reload)
         return m
 
-    def _noise(self, m, engine, tensor, shape):
+    def _noise(self, m, engine, tensor, shape, layout):
         """Noise for the results of an engine; in inference, where nothing is drawn, one half."""
         source = SampleNoise(
             seed=self.seed,
             tensor=tensor_number(f"{self.layer.name}.{tensor}"),
-            size=math.prod(shape),
-            lanes=engine.o_lanes,
+            pixels=math.prod(shape[1:]),
+            words=channel_words(shape[0], layout),
         )
         m.submodules[f"noise_{tensor}"] = source
         m.d.comb += [

@@ -8,6 +8,7 @@ import math
 from amaranth.hdl import C, Cat, Module, Mux, Signal, Value
 
 from ...model.formats import Rounding
+from ...model.padding import channel_words
 from ...model.plan import LayerPlan
 from ...model.relay import KEEP_FRAC, check_relay, keep_factor
 from ..parts.noise import SampleNoise
@@ -38,8 +39,8 @@ class Dropout(Relay):
         m.submodules.noise = noise = SampleNoise(
             seed=layer.seed,
             tensor=layer.number,
-            size=math.prod(layer.i_shape),
-            lanes=layer.lanes,
+            pixels=math.prod(layer.i_shape[1:]),
+            words=channel_words(layer.i_shape[0], layer.i_layout),
         )
         m.d.comb += [
             noise.enable.eq(self.training),

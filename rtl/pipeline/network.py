@@ -9,11 +9,13 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from ...model.formats import Rounding
 from ...model.kinds import TABLES
+from ...model.padding import padded
 from ...model.plan import INPUT, LOSS, Edge, LayerPlan, Plan
 from ...model.registers import saturating_tensors
 from ..parts import lanes
 from ..parts.fifo import Fifo
 from ..parts.gear import Gear
+from ..parts.pixel_gear import PixelGear
 from ..probes import probe_table
 from .activation import Clip, LeakyRelu
 from .add import Add
@@ -176,13 +178,19 @@ class Network(wiring.Component):
                 self._watch(f"{layer.name}.i_error", error)
 
     def _gear(self, edge: Edge, fmt, back=False):
-        """The gear of an edge, from its source's lanes to its sink's or back."""
-        above = 1 if edge.sink == LOSS else self.plan.layer(edge.sink).i_lanes
-        if edge.source == INPUT:
-            below = self.plan.packet_lanes
-        else:
-            below = self.plan.layer(edge.source).o_lanes
-        return Gear(fmt.width, above, below) if back else Gear(fmt.width, below, above)
+        """The gear of an edge, from its source's words to its sink's or back."""
+        above, below = (1, 1), (self.plan.packet_lanes, 1)
+        channels, flat = self.plan.layers[0].i_shape[0], edge.source == INPUT
+        if edge.sink != LOSS:
+            above = self.plan.layer(edge.sink).i_layout
+        if not flat:
+            source = self.plan.layer(edge.source)
+            channels, below = source.o_shape[0], source.o_layout
+        ends = (above, below) if back else (below, above)
+        # Words of a packet do not end with pixels, unless the first layer's have pad lanes.
+        if padded(channels, above) or (not flat and padded(channels, below)):
+            return PixelGear(fmt.width, channels, *ends)
+        return Gear(fmt.width, ends[0][0], ends[1][0])
 
     def _format(self, name, tensor):
         return self.plan.loss.feature if name == LOSS else getattr(self.plan.layer(name), tensor)

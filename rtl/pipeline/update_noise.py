@@ -74,7 +74,13 @@ class UpdateNoise(wiring.Component):
         layer = self.layer
         lanes, width = layer.update_lanes, layer.o_lanes
         inputs = math.prod(layer.kernel) * layer.group_shape[1]  # elements of an output
-        words = inputs // layer.b  # of a block of outputs
+        inner = layer.fp_inner  # words of a tap
+        words = math.prod(layer.kernel) * inner  # of a block of outputs
+        # Channels from a word to the next of a tap, and from the last one to the next tap.
+        rest = layer.group_shape[1] - (inner - 1) * layer.b
+        # Outputs from a block to the next of a group, and from the last one to the next group.
+        outer = layer.eb_inner
+        last_width = layer.group_shape[0] * layer.group_lanes - (outer - 1) * width
         parts = layer.word_size // lanes
         bias_parts = -(-width // lanes) if layer.bias else 0
         count = layer.o_shape[0] * inputs
@@ -83,6 +89,8 @@ class UpdateNoise(wiring.Component):
         places = [n // layer.b * inputs + n % layer.b for n in range(layer.word_size)]
         part = Signal(range(max(2, parts, bias_parts)))
         word, block = Signal(range(max(2, words))), Signal(range(max(2, layer.o_blocks)))
+        tap_word, group_block = Signal(range(max(2, inner))), Signal(range(max(2, outer)))
+        forward, onward = Signal(32), Signal(range(width + 1))
         in_bias = Signal()
         # Element of the first weight of a word, and of the first bias of a block.
         first, outputs = Signal(32), Signal(32)
@@ -93,18 +101,29 @@ class UpdateNoise(wiring.Component):
             last_word.eq(word == words - 1),
             last_block.eq(block == layer.o_blocks - 1),
             end.eq(last_part & last_block & (in_bias if layer.bias else last_word)),
+            forward.eq(Mux(tap_word == inner - 1, rest, layer.b)),
+            onward.eq(Mux(group_block == outer - 1, last_width, width)),
         ]
         with m.If(advance):
             m.d.sync += part.eq(Mux(last_part, 0, part + 1))
+            with m.If(last_part & (in_bias | last_word)):
+                m.d.sync += [
+                    block.eq(block + 1),
+                    group_block.eq(Mux(group_block == outer - 1, 0, group_block + 1)),
+                ]
             with m.If(last_part & in_bias):
-                m.d.sync += [block.eq(block + 1), outputs.eq(outputs + width)]
+                m.d.sync += outputs.eq(outputs + onward)
             with m.If(last_part & ~in_bias):
-                m.d.sync += [word.eq(word + 1), first.eq(first + layer.b)]
+                m.d.sync += [
+                    word.eq(word + 1),
+                    tap_word.eq(Mux(tap_word == inner - 1, 0, tap_word + 1)),
+                    first.eq(first + forward),
+                ]
                 with m.If(last_word):
+                    # The block's first output has been counted through; the others lie behind it.
                     m.d.sync += [
                         word.eq(0),
-                        first.eq(first + layer.b + (width - 1) * inputs),
-                        block.eq(block + 1),
+                        first.eq(first + forward + (onward - 1) * inputs),
                     ]
                     if layer.bias:
                         with m.If(last_block):
@@ -114,6 +133,7 @@ class UpdateNoise(wiring.Component):
                     in_bias.eq(0),
                     word.eq(0),
                     block.eq(0),
+                    group_block.eq(0),
                     first.eq(0),
                     sample.eq(sample + self.batch),
                 ]
@@ -122,7 +142,9 @@ class UpdateNoise(wiring.Component):
                 part.eq(0),
                 in_bias.eq(0),
                 word.eq(0),
+                tap_word.eq(0),
                 block.eq(0),
+                group_block.eq(0),
                 first.eq(0),
                 sample.eq(self.first_sample),
             ]

@@ -11,7 +11,7 @@ SEED, TENSOR, SIZE, LANES = 2**40 + 3, 0xCBF43926, 6, 2
 
 
 def run(bench):
-    dut = SampleNoise(seed=SEED, tensor=TENSOR, size=SIZE, lanes=LANES)
+    dut = SampleNoise(seed=SEED, tensor=TENSOR, pixels=SIZE // 2, words=((0, 1),))
     simulator = Simulator(dut)
     simulator.add_clock(1e-6)
 

@@ -21,11 +21,11 @@ STRIDES = (1, 2, 3, "above")  # above: one more than the kernel
 PADDINGS = ("none", "symmetric", "asymmetric")
 DILATIONS = (1, 2)
 MAPS = ("point", "tall", "tight")  # one pixel; one column; as small as the kernel's reach
-CHANNELS = (1, 3, 5, 16)
+CHANNELS = (1, 3, 5, 16, 17)
 GROUPS = ("one", "two", "four", "each")
-MULTIPLIERS = (1, 2, 3)  # outputs of a group
+MULTIPLIERS = (1, 2, 3, 5)  # outputs of a group
 BIASES = ("none", "zero", "negative")
-FOLDINGS = ("single", "outputs", "inputs", "word", "groups")
+FOLDINGS = ("single", "outputs", "inputs", "word", "groups", "padded")  # padded: none divides
 UPDATE_LANES = 2  # at most: a lane of the update is slow to simulate
 WORD_SIZE = 16
 
@@ -45,6 +45,8 @@ def foldings():
     for inputs, groups, outputs, folding in product(CHANNELS, GROUPS, MULTIPLIERS, FOLDINGS):
         count = group_count(inputs, groups)
         if count is None or ((folding == "groups") and count == 1):
+            continue
+        if folding == "padded" and (outputs < 3 or inputs // count < 3):
             continue
         case = {"channels": inputs, "groups": groups, "multiplier": outputs, "folding": folding}
         a, b, lanes = words(case)
@@ -68,6 +70,7 @@ def words(case):
         "inputs": (1, inputs, 1),
         "word": (outputs, inputs if inputs < 16 else 8, 1),
         "groups": (outputs, inputs, half),
+        "padded": (2 if outputs % 2 else outputs, 2 if inputs % 2 else 3, 1),
     }[case["folding"]]
 
 
