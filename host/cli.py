@@ -78,6 +78,9 @@ RoundingName = Annotated[
     Rounding,
     typer.Option(help="of results; stochastic draws for each element, seeded, and costs LUTs"),
 ]
+PerChannel = Annotated[
+    bool, typer.Option("--per-channel", help="weights of each output channel get their own range")
+]
 Seed = Annotated[int, typer.Option(min=0, help="of first weights, order of samples and split")]
 Json = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="write the figures here too")
@@ -139,6 +142,7 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
     rounding: RoundingName = Rounding.HALF_EVEN,
+    per_channel: PerChannel = False,
     seed: Seed = 0,
     json: Json = None,
     out: Out = None,
@@ -163,7 +167,9 @@ def train(
         resume=resume,
         json_file=json,
         out=out,
-        compiling=commands.Compiling(batch, versions.value, board, interval, seed, rounding.value),
+        compiling=commands.Compiling(
+            batch, versions.value, board, interval, seed, rounding.value, per_channel
+        ),
     )
 
 
@@ -176,6 +182,7 @@ def plan(
     board: BoardName = "sim",
     interval: Interval = None,
     rounding: RoundingName = Rounding.HALF_EVEN,
+    per_channel: PerChannel = False,
     seed: Seed = 0,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="write the plan (JSON)")] = None,
     json: Json = None,
@@ -185,7 +192,9 @@ def plan(
     """
     from . import commands
 
-    compiling = commands.Compiling(batch, versions.value, board, interval, seed, rounding.value)
+    compiling = commands.Compiling(
+        batch, versions.value, board, interval, seed, rounding.value, per_channel
+    )
     commands.plan(what, data, save=save, json_file=json, compiling=compiling)
 
 
@@ -198,13 +207,16 @@ def build(
     board: BoardName = "sim",
     interval: Interval = None,
     rounding: RoundingName = Rounding.HALF_EVEN,
+    per_channel: PerChannel = False,
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
     """Write Verilog, plan, first weights, register map and a picture to build/NAME."""
     from . import commands
 
-    compiling = commands.Compiling(batch, versions.value, board, interval, seed, rounding.value)
+    compiling = commands.Compiling(
+        batch, versions.value, board, interval, seed, rounding.value, per_channel
+    )
     commands.build(what, data, out=out, compiling=compiling)
 
 
@@ -226,6 +238,7 @@ def verify(
     board: BoardName = "sim",
     interval: Interval = None,
     rounding: RoundingName = Rounding.HALF_EVEN,
+    per_channel: PerChannel = False,
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
@@ -236,7 +249,9 @@ def verify(
     """
     from . import commands
 
-    compiling = commands.Compiling(batch, versions.value, board, interval, seed, rounding.value)
+    compiling = commands.Compiling(
+        batch, versions.value, board, interval, seed, rounding.value, per_channel
+    )
     commands.verify(
         what,
         data,

@@ -38,6 +38,7 @@ class Compiling:
     interval: int | None
     seed: int
     rounding: str = "half_even"
+    per_channel: bool = False
 
     def design(self, subject: Subject) -> Design:
         """Compile a subject's model, with number formats from its first training samples."""
@@ -54,6 +55,7 @@ class Compiling:
             versions=self.versions,
             interval=self.interval,
             rounding=self.rounding,
+            per_channel=self.per_channel,
             seed=self.seed,
             name=subject.name,
         )

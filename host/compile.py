@@ -37,6 +37,7 @@ def compile(  # noqa: A001
     seed: int = 0,
     probes: bool = False,
     name: str | None = None,
+    per_channel: bool = False,
 ) -> Design:
     """Trace, calibrate and plan a model; return the design that trains it.
 
@@ -63,6 +64,8 @@ def compile(  # noqa: A001
     seed : of everything that is random
     probes : bring every tensor out of the board, for ``gradweave verify``
     name : of the design; the model's class when None
+    per_channel : weights of each output channel get a fraction of their own, see
+        ``model/calibrate.py``
 
     Raises
     ------
@@ -80,7 +83,14 @@ def compile(  # noqa: A001
     graph = trace(model, example_input, loss)
     state = {key: tensor.detach().cpu() for key, tensor in model.state_dict().items()}
     chosen = calibrate(
-        graph, state, example_input.cpu(), targets, batch=most, formats=formats, seed=seed
+        graph,
+        state,
+        example_input.cpu(),
+        targets,
+        batch=most,
+        formats=formats,
+        seed=seed,
+        per_channel=per_channel,
     )
     plan = plan_design(
         graph,

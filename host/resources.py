@@ -109,6 +109,7 @@ def engine_resources(layer: LayerPlan, plan: Plan) -> dict[str, Resources]:
         + memory(products * working, layer.weight_words * layer.fp_banks)
         + _window(_row_words(layer), layer.buffers.fp_rows, layer.hardware.i_lanes * feature),
     }
+    parts["fp"] += Resources(lut=_aligning(layer, layer.o_lanes, layer.fp_acc_width))
     if layer.unfold:
         columns = layer.kernel[1] * layer.i_shape[0] * feature
         parts["fp"] += Resources(lut=columns + layer.b * feature * (layer.i_blocks - 1))
@@ -118,6 +119,7 @@ def engine_resources(layer: LayerPlan, plan: Plan) -> dict[str, Resources]:
     if layer.backward:
         parts["eb"] = (
             _sums(layer, layer.eb_acc_width, outputs=layer.i_lanes, width=error, working=working)
+            + Resources(lut=_aligning(layer, products, working + error))
             + memory(products * working, layer.weight_words * layer.eb_banks)
             + _window(
                 layer.o_shape[2] * layer.o_blocks, layer.buffers.eb_rows, layer.o_lanes * error
@@ -149,6 +151,14 @@ def plan_resources(plan: Plan) -> Resources:
         total += Resources(dsp=dsp_per_product(plan.loss.probability_frac + 2, width + 1))
     total += memory(32 * plan.target_words, plan.loss.target_samples)
     return sum((layer_resources(layer, plan) for layer in plan.layers), total)
+
+
+def _aligning(layer: LayerPlan, count: int, width: int) -> int:
+    """LUTs of ``count`` shifts, where channels of weights have fractions of their own: two inputs
+    of a multiplexer a LUT.
+    """
+    assert layer.weight is not None
+    return count * (width + layer.weight.spread) * (len(set(layer.weight.coarser or (0,))) // 2)
 
 
 def _row_words(layer: LayerPlan) -> int:

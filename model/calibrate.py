@@ -34,6 +34,7 @@ def calibrate(
     batch: int = 32,
     formats: Mapping[str, Format | int] | None = None,
     seed: int = 0,
+    per_channel: bool = False,
 ) -> Formats:
     """Choose the formats of all tensors from at most 1024 samples of ``example``.
 
@@ -59,6 +60,8 @@ def calibrate(
         ``error``, ``weight``, ``bias``, ``master``, ``gradient``) to a ``Format``, or to a width in
         bits whose fraction is still calibrated; a tensor's choice is that of all that share its
         format
+    per_channel : give each output channel's working weights the fraction bits that its own largest
+        weight allows, up to 8 more than the tensor's; not where a ``Format`` is given by hand
 
     Raises
     ------
@@ -94,7 +97,14 @@ def calibrate(
             for name in (f"{node.name}.feature", f"{graph.sources[node.name][0]}.error"):
                 if name in largest:
                     largest[name] /= 1 - node.drop
-    chooser = Chooser(graph, largest, dict(formats or {}), max(1.0, batch / len(x)))
+    channels: dict[str, list[float]] = {}
+    if per_channel:
+        for node in graph.trainable:
+            weight = state[f"{node.name}.weight"]
+            rows = weight.abs().reshape(len(weight), -1)
+            channels[f"{node.name}.weight"] = rows.amax(1).tolist()
+    scale = max(1.0, batch / len(x))
+    chooser = Chooser(graph, largest, dict(formats or {}), scale, channels)
     chosen = chooser.formats()
     report(chooser.tensors, float_tensors(graph, state, x, t, batch))
     return chosen

@@ -5,6 +5,7 @@ Used by ``model/calibrate.py``, which says how much room each gets. Test:
 ``tests/test_calibrate.py``.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -21,6 +22,7 @@ HEADROOM_BITS = 4  # of 16-bit features and errors: an untrained network grows a
 LOGIT_BITS = 6  # integer bits that 16-bit logits have at least under cross-entropy: they grow most
 WEIGHT_HEADROOM_BITS = 2
 WEIGHT_RANGE_BITS = 2  # integer bits up to which a weight's range grows beyond that
+MASTER_ROOM_BITS = 8  # by which a channel's weights may be finer than the tensor's
 SIGNIFICANT_BITS = 10  # as long as its largest value keeps this many
 GRADIENT_HEADROOM_BITS = 10  # sums vary from mini-batch to mini-batch, and momentum adds up
 WIDTHS = {"feature": 16, "error": 16, "weight": 16, "bias": 16, "master": 32, "gradient": 32}
@@ -33,7 +35,9 @@ class Chooser:
     """Joins the largest magnitudes and the choices by hand into formats.
 
     ``largest`` is by the names of ``model/float_forward.py``; ``scale`` multiplies gradients.
-    ``tensors`` are the chosen formats by the names of the tensors that share each.
+    ``channels`` has the largest weight of each output channel of tensors whose channels get
+    fractions of their own. ``tensors`` are the chosen formats by the names of the tensors that
+    share each.
     """
 
     def __init__(
@@ -42,7 +46,9 @@ class Chooser:
         largest: Mapping[str, float],
         by_hand: Mapping[str, Format | int],
         scale: float,
+        channels: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
+        self.channels = channels or {}
         self.graph = graph
         self.largest = largest
         self.by_hand = by_hand
@@ -179,10 +185,16 @@ class Chooser:
         choice = self._choice([name], "weight")
         if isinstance(choice, Format):
             return self._parameter(name, choice)
-        exponent = math.frexp(self.largest[name] or 1.0)[1]
-        roomy = min(WEIGHT_RANGE_BITS, exponent + choice - 1 - SIGNIFICANT_BITS)
-        integer_bits = max(exponent + WEIGHT_HEADROOM_BITS, roomy)
-        return self._parameter(name, Format(choice, choice - 1 - integer_bits))
+        integer_bits = _weight_bits(self.largest[name], choice)
+        # A channel without weights may still grow as large as the others.
+        each = [_weight_bits(x or self.largest[name], choice) for x in self.channels.get(name, ())]
+        plan = self._parameter(name, Format(choice, choice - 1 - integer_bits))
+        finest = max(min(each, default=integer_bits), integer_bits - MASTER_ROOM_BITS)
+        if finest == integer_bits:
+            return plan
+        working = Format(choice, choice - 1 - finest)
+        coarser = tuple(max(bits, finest) - finest for bits in each)
+        return dataclasses.replace(plan, working=working, coarser=coarser)
 
     def _bias(self, layer: str, exact: int) -> ParameterPlan:
         name = f"{layer}.bias"
@@ -210,6 +222,13 @@ class Chooser:
         self._travels(f"{name}.master", master, PARAMETER_BITS)
         self._travels(f"{name}.gradient", gradient, PARAMETER_BITS)
         return ParameterPlan(working, master, gradient)
+
+
+def _weight_bits(largest: float, width: int) -> int:
+    """Integer bits of weights whose largest magnitude is given."""
+    exponent = math.frexp(largest or 1.0)[1]
+    roomy = min(WEIGHT_RANGE_BITS, exponent + width - 1 - SIGNIFICANT_BITS)
+    return max(exponent + WEIGHT_HEADROOM_BITS, roomy)
 
 
 def _matches(key: str, names: Sequence[str]) -> bool:

@@ -16,7 +16,10 @@ def _parameter(raw: dict[str, Any] | None) -> ParameterPlan | None:
     return (
         None
         if raw is None
-        else ParameterPlan(**{key: Format(**value) for key, value in raw.items()})
+        else ParameterPlan(
+            coarser=tuple(raw["coarser"]),
+            **{key: Format(**raw[key]) for key in ("working", "master", "gradient")},
+        )
     )
 
 

@@ -16,12 +16,24 @@ class ParameterPlan:
 
     ``working`` is what FP and EB multiply by; ``master`` is what the update unit keeps;
     ``gradient`` is what the gradient sum is requantised to, and also the format of momentum and of
-    the step.
+    the step. With ``coarser`` the working weights of output channel o have ``coarser[o]`` fraction
+    bits less than ``working``, and so a wider range; empty: none has.
     """
 
     working: Format
     master: Format
     gradient: Format
+    coarser: tuple[int, ...] = ()
+
+    @property
+    def spread(self) -> int:
+        """By how many bits the fractions of channels differ."""
+        return max(self.coarser, default=0)
+
+    @property
+    def width(self) -> int:
+        """Bits of a working weight on the finest channel's grid."""
+        return self.working.width + self.spread
 
 
 @dataclass(frozen=True)

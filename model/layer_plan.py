@@ -21,12 +21,13 @@ from .geometry import (
 )
 from .kinds import KINDS
 from .layer_parts import Buffers, ParameterPlan
-from .padding import Layout
+from .padding import Layout, channel_words
 
 __all__ = ["Buffers", "LayerPlan", "ParameterPlan", "Shape"]
 
 Shape = tuple[int, int, int]
 Pair = tuple[int, int]
+COARSER_MAX = 31  # bits between the fractions of two channels of a weight tensor
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,8 @@ class LayerPlan:
                 f"{self.name}: folding ({self.a}, {self.b}) must be from (1, 1) to {whose} "
                 f"({outputs}, {inputs})"
             )
+        if self.weight and self.weight.coarser:
+            self._check_coarser(self.weight.coarser)
         whole = (self.a, self.b) == (outputs, inputs)
         if self.groups % self.group_lanes or (self.group_lanes > 1 and not whole):
             raise PlanError(
@@ -136,6 +139,13 @@ class LayerPlan:
             raise PlanError(
                 f"{self.name}: update_lanes must divide {outer}, or be {outer} times a divisor "
                 f"of b, not {self.update_lanes}"
+            )
+
+    def _check_coarser(self, coarser: tuple[int, ...]) -> None:
+        if len(coarser) != self.o_shape[0] or not all(0 <= n <= COARSER_MAX for n in coarser):
+            raise PlanError(
+                f"{self.name}: coarser must be {self.o_shape[0]} numbers of bits from 0 to "
+                f"{COARSER_MAX}, one an output channel, not {list(coarser)}"
             )
 
     def fits_update(self, lanes: int) -> bool:
@@ -180,8 +190,8 @@ class LayerPlan:
 
     @property
     def unfolding(self) -> Unfolding:
-        """How a row of the input becomes a row of ``hardware`` where ``unfold`` is set."""
-        axis = self.kernel[1], self.stride[1], self.padding[1], self.o_shape[2]
+        """How a row of the input becomes one of ``hardware`` where ``unfold`` is set."""
+        axis = (self.kernel[1], self.stride[1], self.padding[1], self.o_shape[2])
         return Unfolding(self.i_shape[2], *axis)
 
     @property
@@ -198,7 +208,7 @@ class LayerPlan:
 
     @property
     def i_blocks(self) -> int:
-        """Words per pixel on the input side, as the engines read it."""
+        """Words per pixel on the input side, as engines read it."""
         if self.trainable:
             return self.group_passes * self.fp_inner
         return self.i_shape[0] // self.lanes
@@ -246,6 +256,15 @@ class LayerPlan:
     def o_layout(self) -> Layout:
         """Lanes and runs of the stream of features that goes out."""
         return self.o_lanes, self._runs
+
+    @property
+    def coarser_words(self) -> tuple[tuple[int, ...], ...]:
+        """``weight.coarser`` of each lane of each output block, 0 in pad lanes; empty for none."""
+        if self.weight is None or not self.weight.spread:
+            return ()
+        coarser = self.weight.coarser
+        words = channel_words(self.o_shape[0], self.o_layout)
+        return tuple(tuple(0 if n is None else coarser[n] for n in word) for word in words)
 
     @property
     def _runs(self) -> int:
@@ -339,9 +358,7 @@ class LayerPlan:
 
     @property
     def fp_banks(self) -> int:
-        """Versions of the working weights that FP's copy holds (see docs/architecture.md,
-        versions).
-        """
+        """Versions of the working weights that FP's copy holds, see docs/architecture.md."""
         return self.delay + 1
 
     @property
@@ -360,7 +377,7 @@ class LayerPlan:
         """Bits of FP's exact accumulator: every product and the aligned bias."""
         assert self.weight is not None
         terms = self.group_shape[1] * self.kernel[0] * self.kernel[1]
-        width = accumulator_width(self.weight.working.width, self.i_feature.width, terms)
+        width = accumulator_width(self.weight.width, self.i_feature.width, terms)
         if self.bias is None:
             return width
         shift = self.weight.working.frac + self.i_feature.frac - self.bias.working.frac
@@ -370,7 +387,7 @@ class LayerPlan:
     def eb_acc_width(self) -> int:
         assert self.weight is not None
         terms = self.group_shape[0] * self.kernel[0] * self.kernel[1]
-        return accumulator_width(self.weight.working.width, self.o_error.width, terms)
+        return accumulator_width(self.weight.width, self.o_error.width, terms)
 
     def wg_acc_width(self, batch_max: int) -> int:
         """Bits of one weight's exact gradient sum over a mini-batch of ``batch_max`` samples."""

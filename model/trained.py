@@ -13,12 +13,12 @@ from .noise import sample_noise, update_noise
 from .pipeline.conv import Conv
 from .pipeline.linear import Linear
 from .pipeline.scale import Scale
-from .pipeline.update import state_dtype, update
+from .pipeline.update import state_dtype, to_working, update
 from .plan import LayerPlan, ParameterPlan
 from .step import Step
 from .versions import VersionStore
 
-__all__ = ["Trained", "Weights"]
+__all__ = ["Trained", "Weights", "on_finest_grid"]
 
 Weights = dict[str, Tensor]  # working values of ``weight`` and ``bias``
 
@@ -73,9 +73,7 @@ class Trained:
     def working(self) -> Weights:
         """Return the requantised masters."""
         return {
-            part: requantize(
-                self.masters[part], formats.master.frac, formats.working, self.rounding.settled
-            )[0]
+            part: to_working(formats, self.rounding, self.masters[part])[0]
             for part, formats in self.parameters.items()
         }
 
@@ -87,7 +85,7 @@ class Trained:
         frac = self.parameters["weight"].working.frac + layer.i_feature.frac
         if layer.bias is not None:
             bias = weights["bias"].to(torch.int64) << (frac - layer.bias.working.frac)
-        sums = self.engine.forward(features, weights["weight"], bias)
+        sums = self.engine.forward(features, self._on_grid(weights), bias)
         return self._requantize(sums, frac, "o_feature", step)
 
     def backward(self, errors: Tensor, batch: int, step: Step) -> tuple[Tensor, int]:
@@ -95,7 +93,7 @@ class Trained:
         ``batch`` is the mini-batch's number since ``start``.
         """
         weights = self.backward_versions.read(batch)
-        sums = self.engine.backward(errors, weights["weight"])
+        sums = self.engine.backward(errors, self._on_grid(weights))
         frac = self.parameters["weight"].working.frac + self.plan.o_error.frac
         return self._requantize(sums, frac, "i_error", step)
 
@@ -128,6 +126,9 @@ class Trained:
         self.backward_versions.add(weights)
         return gradients, weights, clipped
 
+    def _on_grid(self, weights: Weights) -> Tensor:
+        return on_finest_grid(self.parameters["weight"], weights["weight"])
+
     @property
     def _by_chance(self) -> bool:
         return self.rounding is Rounding.STOCHASTIC
@@ -140,6 +141,16 @@ class Trained:
             noise = sample_noise(self.seed, f"{layer.name}.{tensor}", shape, step, len(sums))
         values, clipped = requantize(sums, frac, fmt, self.rounding, noise)
         return values.to(torch.float64), clipped
+
+
+def on_finest_grid(formats: ParameterPlan, weight: Tensor) -> Tensor:
+    """Return working weights [Co, ...] as integers of ``working``, in which all sums are, whatever
+    fraction a channel's own have.
+    """
+    if not formats.spread:
+        return weight
+    steps = torch.tensor([2.0**bits for bits in formats.coarser], dtype=torch.float64)
+    return weight * steps.to(weight.dtype).view(-1, *[1] * (weight.ndim - 1))
 
 
 def _shape(layer: LayerPlan, part: str) -> tuple[int, ...]:

@@ -22,9 +22,10 @@ from gradweave.model.padding import Layout, channel_words
 from gradweave.model.pipeline.conv import Conv as GoldenConv
 from gradweave.model.pipeline.linear import Linear as GoldenLinear
 from gradweave.model.pipeline.scale import Scale as GoldenScale
-from gradweave.model.pipeline.update import state_dtype, update
+from gradweave.model.pipeline.update import state_dtype, to_working, update
 from gradweave.model.plan import LayerPlan
 from gradweave.model.step import Step
+from gradweave.model.trained import on_finest_grid
 from gradweave.model.versions import version
 from gradweave.rtl.pipeline.conv import Conv
 from gradweave.rtl.pipeline.linear import Linear
@@ -95,12 +96,16 @@ def train_layer(
         layer,
         hyper,
         rounding,
-        draw(scale, samples, *layer.i_shape),
-        draw(scale - 2, samples, *layer.o_shape),
-        draw(26, *shape),
-        (draw(26, shape[0]) if bias is None else bias) if layer.bias else None,
+        draw(min(scale, layer.i_feature.width - 1), samples, *layer.i_shape),
+        draw(min(scale - 2, layer.o_error.width - 1), samples, *layer.o_shape),
+        draw(min(26, layer.weight.master.width - 1), *shape),
+        (drawn_bias(layer, draw) if bias is None else bias) if layer.bias else None,
     )
     return _Hardware(case, batches, stall, seed, deadline_cycles).run(), _golden(case, batches)
+
+
+def drawn_bias(layer, draw):
+    return draw(min(26, layer.bias.master.width - 1), layer.o_shape[0])
 
 
 def _golden(case: _Case, batches: int) -> Side:
@@ -111,12 +116,8 @@ def _golden(case: _Case, batches: int) -> Side:
     states = {"weight": case.weight, "bias": case.bias}
     masters = {name: states[name].to(state_dtype(plans[name])) for name in names}
     momenta = {name: torch.zeros_like(masters[name]) for name in names}
-    settled = case.rounding.settled
     working = [
-        {
-            name: requantize(masters[name], plan.master.frac, plan.working, settled)[0]
-            for name, plan in plans.items()
-        }
+        {name: to_working(plan, case.rounding, masters[name])[0] for name, plan in plans.items()}
     ]
     by_chance = case.rounding is Rounding.STOCHASTIC
     counts = dict.fromkeys(["o_feature", *(["i_error"] if layer.backward else []), *names], 0)
@@ -127,7 +128,7 @@ def _golden(case: _Case, batches: int) -> Side:
         features, errors = case.features[part].double(), case.errors[part].double()
         ahead, behind = (working[version(k, lag)] for lag in (layer.delay, layer.back_delay))
         bias = ahead["bias"] * 2.0 ** (acc_frac - layer.bias.working.frac) if layer.bias else None
-        acc = engine.forward(features, ahead["weight"], bias)
+        acc = engine.forward(features, on_finest_grid(layer.weight, ahead["weight"]), bias)
         step = Step(True, k * case.hyper.batch)
 
         def noise(tensor, shape, step=step):
@@ -139,7 +140,7 @@ def _golden(case: _Case, batches: int) -> Side:
         outputs.append(values)
         counts["o_feature"] += clipped
         if layer.backward:
-            acc = engine.backward(errors, behind["weight"])
+            acc = engine.backward(errors, on_finest_grid(layer.weight, behind["weight"]))
             frac = layer.weight.working.frac + layer.o_error.frac
             chance = noise("i_error", layer.i_shape) if by_chance else None
             values, clipped = requantize(acc, frac, layer.i_error, case.rounding, chance)

@@ -19,7 +19,7 @@ from ..formats import Format, Rounding
 from ..hyper import MANTISSA_BITS, Hyper
 from ..plan import ParameterPlan
 
-__all__ = ["Updated", "state_dtype", "update"]
+__all__ = ["Updated", "state_dtype", "to_working", "update"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,26 @@ def state_dtype(formats: ParameterPlan) -> torch.dtype:
     """
     widest = max(formats.master.width, formats.gradient.width, formats.working.width)
     return torch.float64 if widest + MANTISSA_BITS < EXACT_BITS else torch.int64
+
+
+def to_working(
+    formats: ParameterPlan, rounding: Rounding, master: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Return the working values of masters, in their dtype, and a mask of the clipped ones; each
+    output channel (the first dimension) by its own fraction bits.
+    """
+    frac, settled = formats.master.frac, rounding.settled
+    if not formats.spread:
+        return requantize_masked(master, frac, formats.working, settled)
+    values, masks = torch.empty_like(master), torch.zeros_like(master, dtype=torch.bool)
+    coarser = torch.tensor(formats.coarser)
+    for bits in set(formats.coarser):
+        chosen = coarser == bits
+        fmt = Format(formats.working.width, formats.working.frac - bits)
+        values[chosen], clipped = requantize_masked(master[chosen], frac, fmt, settled)
+        if clipped is not None:
+            masks[chosen] = clipped
+    return values, masks
 
 
 def update(
@@ -87,8 +107,6 @@ def update(
     taken = step * hyper.lr_mantissa
     delta = rq(taken, gradient.frac + hyper.lr_shift, formats.master, "delta")
     master = keep(saturate(master - delta, formats.master))
-    working = keep(
-        requantize_masked(master, formats.master.frac, formats.working, rounding.settled)
-    )
+    working = keep(to_working(formats, rounding, master))
     clipped = torch.stack(masks).any(0) if masks else None
     return Updated(master, momentum, working, count(clipped))

@@ -263,6 +263,7 @@ class Conv(wiring.Component):
             depth=layer.buffers.fp_rows,
             bias_width=bias.width if bias else 0,
             bias_shift=acc_frac - bias.frac if bias else 0,
+            o_shifts=layer.coarser_words,
         )
 
     def _backward(self):
@@ -283,6 +284,7 @@ class Conv(wiring.Component):
             weight_width=weight.width,
             acc_width=layer.eb_acc_width,
             acc_frac=weight.frac + layer.o_error.frac,
+            i_shifts=layer.coarser_words,
             o_format=layer.i_error,
             rounding=self.rounding,
             depth=layer.buffers.eb_rows,

@@ -12,6 +12,7 @@ from ...model.geometry import Walk
 from ...model.random import NOISE_BITS
 from ..parts import lanes
 from ..parts.adder_tree import add_tree, tree_latency
+from ..parts.align import aligned
 from ..parts.delay import delay
 from ..parts.events import ENGINE_EVENTS
 from ..parts.fifo import Fifo
@@ -20,6 +21,8 @@ from ..parts.walk import Walker
 from ..parts.window import READ_LATENCY, Window
 
 __all__ = ["SumEngine"]
+
+Shifts = tuple[tuple[int, ...], ...]
 
 
 class SumEngine(wiring.Component):
@@ -46,6 +49,8 @@ class SumEngine(wiring.Component):
     acc_frac : int; o_format : Format; rounding : Rounding
     bias_width, bias_shift : int, bits; width 0 for no bias
     depth : int, rows in the window
+    o_shifts, i_shifts : for each block of results, or of source, the left shift of each lane's
+        sums, or products: where weights of different channels have different fraction bits
 
     Members
     -------
@@ -79,6 +84,8 @@ class SumEngine(wiring.Component):
         bias_shift: int = 0,
         groups: int = 1,
         group_lanes: int = 1,
+        o_shifts: Shifts = (),
+        i_shifts: Shifts = (),
     ):
         self.rows, self.cols = rows, cols
         self.outer, self.inner = outer, inner
@@ -91,6 +98,7 @@ class SumEngine(wiring.Component):
         self.o_format, self.rounding = o_format, rounding
         self.bias_width, self.bias_shift = bias_width, bias_shift
         self.depth = depth
+        self.o_shifts, self.i_shifts = o_shifts, i_shifts
         self.walker = Walker(rows=rows, cols=cols, outer=outer, inner=inner, groups=groups)
         chance = {"noise": In(stream.Signature(data.ArrayLayout(NOISE_BITS, o_lanes)))}
         super().__init__(
@@ -117,7 +125,8 @@ class SumEngine(wiring.Component):
     @property
     def latency(self) -> int:
         """Cycles from a result's last beat to ``o.valid``."""
-        return READ_LATENCY + 1 + tree_latency(self.terms) + 1 + 2 + 2
+        aligning = 1 if self.o_shifts else 0
+        return READ_LATENCY + 1 + tree_latency(self.terms) + 1 + aligning + 2 + 2
 
     @property
     def fifo_depth(self) -> int:
@@ -163,17 +172,35 @@ class SumEngine(wiring.Component):
         valid, first, last, null = late
 
         arrived = delay(m, issue, READ_LATENCY, "arrived")
-        sums = self._multiply(m, window.data, arrived)
+        block = walker.source_block(beat)
+        sums = self._multiply(m, window.data, arrived, block)
+        outer = delay(m, beat.outer, stages + 1, "outer") if self.o_shifts else None
         bias_late = Signal.like(self.bias)
         m.d.comb += bias_late.eq(delay(m, self.bias, stages - READ_LATENCY, "bias_late"))
         for n, total in enumerate(sums):
             acc = Signal(signed(self.acc_width), name=f"acc_{n}", reset_less=True)
             start = bias_late[n] << self.bias_shift if self.bias_width else 0
             with m.If(valid):
-                m.d.sync += acc.eq(Mux(first, start, acc) + Mux(null, 0, total))
+                begin = 0 if self.o_shifts else start
+                m.d.sync += acc.eq(Mux(first, begin, acc) + Mux(null, 0, total))
+            if self.o_shifts:
+                acc = self._align(m, acc, n, start, outer)
             m.d.comb += requantize.i.payload[n].eq(acc)
+        if self.o_shifts:
+            last = delay(m, last, 1, "ended", resets=True)
         m.d.sync += requantize.i.valid.eq(last)
         return m
+
+    def _align(self, m, acc, lane, bias, block):
+        """A finished sum on the finest grid, and its bias, a cycle later than ``acc``."""
+        shifts = [word[lane] for word in self.o_shifts]
+        bias_held = Signal(signed(self.acc_width), name=f"bias_held_{lane}", reset_less=True)
+        total = Signal(signed(self.acc_width), name=f"aligned_{lane}", reset_less=True)
+        m.d.sync += [
+            bias_held.eq(bias),
+            total.eq(aligned(m, acc, block, shifts, f"shifted_{lane}") + bias_held),
+        ]
+        return total
 
     def _issue(self, m, walker, window):
         """Take a beat when nothing is missing; credits count results that the FIFO has room for."""
@@ -202,9 +229,11 @@ class SumEngine(wiring.Component):
         m.d.sync += credit.eq(credit - (issue & beat.first) + (self.o.valid & self.o.ready))
         return issue
 
-    def _multiply(self, m, source, arrived):
+    def _multiply(self, m, source, arrived, block):
         """The exact sums over the ``terms`` products of each output lane's group."""
         sums = []
+        if self.i_shifts:
+            block = delay(m, block, READ_LATENCY + 1, "source_block")
         own = self.o_lanes // self.group_lanes
         for o in range(self.o_lanes):
             products = []
@@ -218,6 +247,9 @@ class SumEngine(wiring.Component):
                 )
                 with m.If(arrived):
                     m.d.sync += product.eq(self.weights[lane] * source[i])
+                if self.i_shifts:
+                    shifts = [word[i] for word in self.i_shifts]
+                    product = aligned(m, product, block, shifts, f"aligned_{o}_{i}")
                 products.append(product)
             sums.append(add_tree(m, products, f"sum_{o}"))
         return sums

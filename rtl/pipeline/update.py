@@ -11,6 +11,7 @@ from ...model.formats import Rounding
 from ...model.plan import LayerPlan
 from ...model.random import NOISE_BITS
 from ..parts import lanes
+from ..parts.align import look_up
 from ..parts.delay import delay
 from .parameter_store import ParameterStore
 from .update_noise import UpdateNoise
@@ -188,6 +189,8 @@ class Update(wiring.Component):
         """Pick the chunk out of the words of sums, and run the rule on each lane."""
         part = delay(m, flight["part"], 1, "part_read")
         is_bias = delay(m, flight["is_bias"], 1, "is_bias_read")
+        if self.layer.coarser_words:
+            self._coarser(m, part)
         chunk = Signal(lanes(self.weight_sum_width, self.lanes))
         m.d.comb += chunk.as_value().eq(
             self.weight_sums.as_value().word_select(part, self.weight_sum_width * self.lanes)
@@ -225,6 +228,26 @@ class Update(wiring.Component):
                 self.sums[lane].eq(total),
                 rule.reload.eq(flight["reload"]),
             ]
+
+    def _coarser(self, m, part):
+        """Each lane's channel's ``coarser``, with the chunk's values; ``part`` is a cycle late."""
+        words, lanes = self.layer.coarser_words, self.lanes
+        each = self.layer.weight_words // len(words)
+        block, word = Signal(range(len(words))), Signal(range(max(2, each)))
+        with m.If(~self.busy):
+            m.d.sync += [block.eq(0), word.eq(0)]
+        with m.Elif(self.sweep_clear_weight):
+            m.d.sync += word.eq(word + 1)
+            with m.If(word == each - 1):
+                m.d.sync += [word.eq(0), block.eq(block + 1)]
+        block = delay(m, block, 1, "block_read")
+        for lane, rule in enumerate(self.rules):
+            places = [(p * lanes + lane) // self.layer.b for p in range(self.word_chunks)]
+            place = look_up(m, part, places, f"place_{lane}")
+            table = [n for word in words for n in word]
+            index = Signal(range(len(table)), name=f"channel_{lane}")
+            m.d.comb += index.eq(block * self.layer.o_lanes + place)
+            m.d.sync += rule.coarser.eq(look_up(m, index, table, f"coarser_{lane}"))
 
     def _write_back(self, m, flight):
         """Write masters and momenta chunk by chunk, working weights word by word."""

@@ -47,6 +47,8 @@ class UpdateRule(wiring.Component):
     Members
     -------
     noise : In(4 fields), as in ``model/noise.py``; with stochastic rounding alone
+    coarser : In, by how many bits the working weight's fraction is shorter than ``working``'s; with
+        channels of different fractions alone
     hyper : In(HYPER), constant while parameters are in flight
     sum, is_bias, reload, weight, velocity : In; ``reload`` passes the weight on unchanged
     next_weight, next_velocity, working, clipped : Out, ``LATENCY`` cycles later
@@ -72,6 +74,7 @@ class UpdateRule(wiring.Component):
         super().__init__(
             {
                 **({"noise": In(NOISE)} if self.by_chance else {}),
+                **({"coarser": In(range(weight.spread + 1))} if weight.spread else {}),
                 "hyper": In(HYPER),
                 "sum": In(signed(sum_width)),
                 "is_bias": In(1),
@@ -182,16 +185,19 @@ class UpdateRule(wiring.Component):
         weight = self._stage(m, chosen, "weight_next", 10, shape=signed(master.width))
         is_bias = delay(m, is_bias, 2, "working_kind")
         shifts = [kind.master.frac - kind.working.frac for kind in self.kinds]
-        working = self._by_kind(
-            m,
-            weight,
-            shifts,
-            [kind.working for kind in self.kinds],
-            is_bias,
-            "working",
-            11,
-            self.rounding.settled,
-        )
+        if self.kinds[0].spread:
+            working = self._by_channel(m, weight, shifts, is_bias)
+        else:
+            working = self._by_kind(
+                m,
+                weight,
+                shifts,
+                [kind.working for kind in self.kinds],
+                is_bias,
+                "working",
+                11,
+                self.rounding.settled,
+            )
 
         clips = [
             delay(m, clip, self.LATENCY - stage, f"{name}_clip")
@@ -240,6 +246,23 @@ class UpdateRule(wiring.Component):
         (weight, weight_clipped), (bias, bias_clipped) = pairs
         chosen = Mux(is_bias, bias, weight), Mux(is_bias, bias_clipped, weight_clipped)
         return self._stage(m, chosen, name, stage, shape=shape)
+
+    def _by_channel(self, m, weight, shifts, is_bias):
+        """Requantise to working weights with the channel's own fraction."""
+        settled = self.rounding.settled
+        formats = [kind.working for kind in self.kinds]
+        coarser = delay(m, self.coarser, 10, "coarser_late")
+        value = Signal(signed(self.working_width), name="working_chosen")
+        clipped = Signal(name="working_chosen_clipped")
+        pair = requantize(m, weight, shifts[1], formats[1], settled, name="working_bias")
+        m.d.comb += [value.eq(pair[0]), clipped.eq(pair[1])]
+        with m.If(~is_bias), m.Switch(coarser):
+            for bits in sorted(set(self.kinds[0].coarser)):
+                name = f"working_{bits}"
+                pair = requantize(m, weight, shifts[0] + bits, formats[0], settled, name=name)
+                with m.Case(bits):
+                    m.d.comb += [value.eq(pair[0]), clipped.eq(pair[1])]
+        return self._stage(m, (value, clipped), "working", 11)
 
     def _run_time(self, m, value, shift, offsets, is_bias, fmt, name, stage, noise):
         """Requantise by the run-time ``shift`` plus the kind's constant; the host keeps the total

@@ -88,9 +88,3 @@ def test_reset_in_mid_row_starts_a_row(cycles):
     dut, pixels, expected = case((8, 3, 2, 1), 3, 3)
     run = run_streams(dut, {"i": pixels}, {"o": len(expected)}, stall=0.3, reset_at=cycles)
     assert run["o"] == expected
-
-
-def test_lanes_must_divide_a_vector():
-    message = "^o_lanes must divide 6 unfolded channels, not 4$"
-    with pytest.raises(ValueError, match=message):
-        Unfold(8, 2, 4, Unfolding(4, 3, 1, 1, 4))

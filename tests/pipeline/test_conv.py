@@ -181,9 +181,12 @@ def test_engines_of_a_depthwise_layer_take_their_planned_intervals():
 @pytest.mark.parametrize(
     ("folding", "message"),
     [
-        ({"a": 3, "b": 2}, "conv: folding (3, 2) must divide channels (4, 4)"),
+        ({"a": 5, "b": 2}, "conv: folding (5, 2) must be from (1, 1) to channels (4, 4)"),
         ({"groups": 3}, "conv: groups must divide channels (4, 4), not 3"),
-        ({"groups": 2, "a": 4}, "conv: folding (4, 1) must divide a group's channels (2, 2)"),
+        (
+            {"groups": 2, "a": 4},
+            "conv: folding (4, 1) must be from (1, 1) to a group's channels (2, 2)",
+        ),
         (
             {"groups": 2, "a": 2, "b": 1, "group_lanes": 2},
             "conv: group_lanes must divide 2 groups, and be 1 unless folding (2, 1) is a whole "
@@ -201,6 +204,6 @@ def test_engines_of_a_depthwise_layer_take_their_planned_intervals():
         ),
     ],
 )
-def test_a_folding_that_does_not_divide_is_refused(folding, message):
+def test_a_folding_that_cannot_be_is_refused(folding, message):
     with pytest.raises(PlanError, match=f"^{re.escape(message)}$"):
         layer_of(**folding)

@@ -110,11 +110,17 @@ def layer_of(case) -> LayerPlan:
         b=b,
         group_lanes=group_lanes,
         bias=None if case["bias"] == "none" else base.bias,
+        weight=replace(base.weight, coarser=coarser(case, case["multiplier"] * groups)),
         backward=True,
         buffers=Buffers(size[0] + 2, outputs[0] + 2, 3 * size[0], 16, 0),
     )
     lanes = max(n for n in range(1, UPDATE_LANES + 1) if layer.fits_update(n))
     return replace(layer, update_lanes=lanes)
+
+
+def coarser(case, outputs):
+    """Fractions that are shorter by up to five bits, the same for no two neighbours."""
+    return () if case["ranges"] == "tensor" else tuple(3 * n % 7 % 6 for n in range(outputs))
 
 
 def cost(case) -> float:
@@ -162,6 +168,7 @@ BLOCKS = (
     [{"stride": stride} for stride in STRIDES],
     [{"bias": bias} for bias in BIASES],
     [{"rounding": rounding} for rounding in Rounding],
+    [{"ranges": ranges} for ranges in ("tensor", "channel")],
     [{"stall": stall} for stall in (0.0, 0.3)],
 )
 CASES = covering(BLOCKS, seed=1, cost=cost)
