@@ -9,13 +9,16 @@ import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from ..model.errors import GradweaveError
 from ..model.formats import Rounding
+
+if TYPE_CHECKING:
+    from .commands import Compiling
 
 __all__ = ["app", "main"]
 
@@ -40,6 +43,15 @@ class VersionsKind(str, Enum):
 
     flush = "flush"
     delayed = "delayed"
+
+
+class LossKind(str, Enum):
+    """What training makes small; the keys of ``model/losses.py``."""
+
+    cross_entropy = "cross_entropy"
+    mse = "mse"
+    huber = "huber"
+    bce_with_logits = "bce_with_logits"
 
 
 Subject = Annotated[
@@ -77,6 +89,10 @@ Interval = Annotated[
 RoundingName = Annotated[
     Rounding,
     typer.Option(help="of results; stochastic draws for each element, seeded, and costs LUTs"),
+]
+LossName = Annotated[
+    LossKind | None,
+    typer.Option("--loss", help="instead of cross_entropy for labels and mse for values"),
 ]
 PerChannel = Annotated[
     bool, typer.Option("--per-channel", help="weights of each output channel get their own range")
@@ -143,6 +159,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
     rounding: RoundingName = Rounding.HALF_EVEN,
     per_channel: PerChannel = False,
+    loss: LossName = None,
     seed: Seed = 0,
     json: Json = None,
     out: Out = None,
@@ -167,9 +184,7 @@ def train(
         resume=resume,
         json_file=json,
         out=out,
-        compiling=commands.Compiling(
-            batch, versions.value, board, interval, seed, rounding.value, per_channel
-        ),
+        compiling=_compiling(batch, versions, board, interval, seed, rounding, per_channel, loss),
     )
 
 
@@ -183,6 +198,7 @@ def plan(
     interval: Interval = None,
     rounding: RoundingName = Rounding.HALF_EVEN,
     per_channel: PerChannel = False,
+    loss: LossName = None,
     seed: Seed = 0,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="write the plan (JSON)")] = None,
     json: Json = None,
@@ -192,9 +208,7 @@ def plan(
     """
     from . import commands
 
-    compiling = commands.Compiling(
-        batch, versions.value, board, interval, seed, rounding.value, per_channel
-    )
+    compiling = _compiling(batch, versions, board, interval, seed, rounding, per_channel, loss)
     commands.plan(what, data, save=save, json_file=json, compiling=compiling)
 
 
@@ -208,15 +222,14 @@ def build(
     interval: Interval = None,
     rounding: RoundingName = Rounding.HALF_EVEN,
     per_channel: PerChannel = False,
+    loss: LossName = None,
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
     """Write Verilog, plan, first weights, register map and a picture to build/NAME."""
     from . import commands
 
-    compiling = commands.Compiling(
-        batch, versions.value, board, interval, seed, rounding.value, per_channel
-    )
+    compiling = _compiling(batch, versions, board, interval, seed, rounding, per_channel, loss)
     commands.build(what, data, out=out, compiling=compiling)
 
 
@@ -239,6 +252,7 @@ def verify(
     interval: Interval = None,
     rounding: RoundingName = Rounding.HALF_EVEN,
     per_channel: PerChannel = False,
+    loss: LossName = None,
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
@@ -249,9 +263,7 @@ def verify(
     """
     from . import commands
 
-    compiling = commands.Compiling(
-        batch, versions.value, board, interval, seed, rounding.value, per_channel
-    )
+    compiling = _compiling(batch, versions, board, interval, seed, rounding, per_channel, loss)
     commands.verify(
         what,
         data,
@@ -293,6 +305,24 @@ def report(
     from . import commands
 
     commands.report(file, curve)
+
+
+def _compiling(
+    batch: int,
+    versions: VersionsKind,
+    board: str,
+    interval: int | None,
+    seed: int,
+    rounding: Rounding,
+    per_channel: bool,
+    loss: LossKind | None,
+) -> "Compiling":
+    from .commands import Compiling
+
+    kind = None if loss is None else loss.value
+    return Compiling(
+        batch, versions.value, board, interval, seed, rounding.value, per_channel, kind
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -39,6 +39,7 @@ class Compiling:
     seed: int
     rounding: str = "half_even"
     per_channel: bool = False
+    loss: str | None = None
 
     def design(self, subject: Subject) -> Design:
         """Compile a subject's model, with number formats from its first training samples."""
@@ -48,7 +49,7 @@ class Compiling:
         return compile_model(
             subject.model,
             x[:CALIBRATION_SAMPLES],
-            loss=subject.loss,
+            loss=self.loss or subject.loss,
             targets=y[:CALIBRATION_SAMPLES],
             board=self.board,
             batch=self.batch,

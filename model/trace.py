@@ -55,11 +55,12 @@ def trace(
     A feature that several layers read passes a fork, named ``<producer>.fork``. BatchNorm becomes
     its statistics, which stay frozen as the model holds them whether it is in training mode or
     not, and its trained factor and offset. The graph computes what the model does in evaluation
-    mode; this is checked on the first sample.
+    mode; this is checked on the first sample. Several outputs, returned as a tuple, become one
+    vector in their order, which the loss takes as a whole.
 
     Parameters
     ----------
-    model : nn.Module that ends in a vector of logits; left as it is
+    model : nn.Module that ends in a vector of logits, or in several; left as it is
     example_input : floating tensor [N, C, H, W] or [N, features]; its shape counts, and N is free
     loss : a name or a torch loss module, see ``model/losses.py``
 
@@ -85,6 +86,11 @@ def trace(
         raise UnsupportedError(
             f"model ({type(model).__name__}) has no trainable layer: it must use at least one "
             "Conv2d or Linear"
+        )
+    if walk.ends > 1 and kind == "cross_entropy":
+        raise UnsupportedError(
+            f"{walk.root}.forward returns {walk.ends} outputs, and cross_entropy is one softmax "
+            "over one of them: use loss='mse', 'huber' or 'bce_with_logits', or return one"
         )
     check_loss(kind, options, outputs)
     _check_used(model, graph.nodes)
@@ -164,7 +170,9 @@ def _check_equal(model: nn.Module, graph: Graph, sample: Tensor) -> None:
     twin = copy.deepcopy(model).double().eval()
     x = torch.cat([sample, sample]).double()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        expected = twin(x.clone()).reshape(2, -1)
+        returned = twin(x.clone())
+        ends = returned if isinstance(returned, (tuple, list)) else (returned,)
+        expected = torch.cat([end.reshape(2, -1) for end in ends], 1)
         features = float_features(graph, twin.state_dict(), x.reshape(2, *graph.input_shape))
     got = features[graph.nodes[-1].name].reshape(2, -1)
     if not bool(torch.isfinite(expected).all()):

@@ -26,6 +26,7 @@ class GraphWalk:
     """Follows the data through a traced graph, running calls on two samples to learn shapes.
 
     ``layers`` are all layers found, each with its sources by name; ``output`` names the last one.
+    ``ends`` counts the tensors that the model returns.
     """
 
     def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
@@ -41,6 +42,7 @@ class GraphWalk:
         self.used = {INPUT, LOSS}
         self.layers: list[Node] = []
         self.output = INPUT
+        self.ends = 1
 
     def walk(self, sample: Tensor) -> int:
         """Follow the data from ``sample`` [2, ...]; return the number of outputs."""
@@ -60,12 +62,28 @@ class GraphWalk:
         return self._end()
 
     def _end(self) -> int:
-        end = next(node for node in self.graph.nodes if node.op == "output").args[0]
-        if not isinstance(end, fx.Node) or end not in self.features:
+        """Find the output; several outputs are joined to one vector, in order."""
+        returned = next(node for node in self.graph.nodes if node.op == "output").args[0]
+        ends = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        if not ends or not all(isinstance(end, fx.Node) and end in self.features for end in ends):
             raise UnsupportedError(
-                f"{self.root}.forward must return one tensor, the last layer's output, not {end}; "
-                "join several outputs with torch.cat(..., dim=1)"
+                f"{self.root}.forward must return the output of a layer, or several outputs as a "
+                f"tuple, not {returned}"
             )
+        self.ends = len(ends)
+        values = [self._output(end) for end in ends]
+        parts = tuple(value.shape[0] for value in values)
+        self.output = values[0].name
+        if len(values) > 1:
+            shape = (sum(parts), 1, 1)
+            self.output = self._free("outputs")
+            sources = tuple(value.name for value in values)
+            self.layers.append(
+                Node(self.output, "concat", shape, shape, sources=sources, parts=parts)
+            )
+        return sum(parts)
+
+    def _output(self, end: fx.Node) -> Value:
         value = self.features[end]
         if any(value.zeros):
             raise UnsupportedError(
@@ -77,8 +95,7 @@ class GraphWalk:
                 "must be a vector of logits; "
                 "end with a Linear layer, or a layer whose map is 1x1"
             )
-        self.output = value.name
-        return value.shape[0]
+        return value
 
     def _keep(self, node: fx.Node, result: Tensor, value: Value) -> None:
         self.values[node], self.features[node] = result, value

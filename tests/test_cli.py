@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy
 import pytest
 from PIL import Image
 from safetensors.torch import load_file
@@ -165,6 +166,22 @@ def test_plan_prints_a_table_and_saves_what_build_reads(net, tmp_path, capsys):
     assert Plan.from_json((out / "plan.json").read_text()) == found
     assert found.identity in (out / "registers.md").read_text()
     assert found.identity in (out / "registers.html").read_text()
+
+
+def test_a_loss_by_name_takes_the_place_of_the_datas(net, tmp_path, capsys):
+    values = tmp_path / "values.npz"
+    numpy.savez(values, x=numpy.ones((40, 1, 4, 4)), y=numpy.full((40, 2), 0.5))
+    arguments = ("plan", net, "--data", values, "--save")
+    for given, kind in (
+        ((), "mse"),
+        (("--loss", "huber"), "huber"),
+        (("--loss", "bce_with_logits"), "binary_cross_entropy"),
+    ):
+        assert run(*arguments, tmp_path / "plan.json", *given) == 0
+        assert Plan.from_json((tmp_path / "plan.json").read_text()).loss.kind == kind
+    assert run(*arguments, tmp_path / "plan.json", "--loss", "cross_entropy") == 1
+    message = "gradweave: targets must be integer labels [32], not torch.float32 [32, 2]"
+    assert capsys.readouterr().err.strip() == message
 
 
 def test_a_damaged_plan_is_refused(net, tmp_path, capsys):

@@ -2,7 +2,8 @@
 
 Every one is compiled as a user would and trains in the golden model, where its loss falls. Hardware
 equals it in every tensor over three mini-batches, with a host that pauses in a fifth of all cycles:
-a small residual network in every run of the tests, the others with ``-m slow``.
+a small residual network and one of two outputs in every run of the tests, the others with
+``-m slow``.
 """
 
 import pytest
@@ -33,6 +34,25 @@ class Residual(nn.Module):
         return self.head(nn.functional.max_pool2d(x, 2).flatten(1))
 
 
+class Heads(nn.Module):
+    """Two outputs, of ten and of two values, behind one convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3, stride=2)
+        self.digit, self.ink = nn.Linear(18, 10), nn.Linear(18, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = torch.relu(self.conv(x)).flatten(1)
+        return self.digit(x), self.ink(x)
+
+
+def digits_and_ink() -> tuple[Tensor, Tensor]:
+    """Targets of ``Heads``: one of ten, and how dark the upper and lower half are."""
+    x, y, *_ = networks.data()
+    return x, torch.cat([nn.functional.one_hot(y, 10), x.reshape(len(x), 2, 32).mean(2)], 1)
+
+
 def random_digits() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(7)
     x = torch.rand(128, 1, 28, 28, generator=generator)
@@ -42,6 +62,7 @@ def random_digits() -> tuple[Tensor, Tensor]:
 # Network, samples and targets, learning rate, and cycles per sample, which keep the boards small.
 NETWORKS = {
     "residual": (Residual, lambda: networks.data()[:2], 0.2, 1024),
+    "heads": (Heads, digits_and_ink, 0.2, 1024),
     "vgg6": (networks.Vgg6, lambda: networks.data()[:2], 0.2, 8000),
     "resnet8": (networks.ResNet8, lambda: networks.data()[:2], 0.1, 8000),
     "mobilenet": (networks.MobileNet, lambda: networks.data()[:2], 0.2, 8000),
@@ -50,7 +71,7 @@ NETWORKS = {
     "autoencoder": (autoencoder.Autoencoder, lambda: autoencoder.data()[:2], 0.5, 1024),
     "lenet5": (lenet5, random_digits, 0.1, 20000),
 }
-QUICK = {"residual"}
+QUICK = {"residual", "heads"}
 
 
 def compiled(name):

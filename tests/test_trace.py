@@ -254,8 +254,28 @@ CONNECTIONS = {
     ),
     "two_outputs": (
         lambda m, x: (m.fc(m.conv(x).flatten(1)), 1),
-        "model (Branches).forward must return one tensor, the last layer's output, not (fc, 1); "
-        "join several outputs with torch.cat(..., dim=1)",
+        "model (Branches).forward must return the output of a layer, or several outputs as a "
+        "tuple, not (fc, 1)",
+    ),
+    "no_output": (
+        lambda m, x: (),
+        "model (Branches).forward must return the output of a layer, or several outputs as a "
+        "tuple, not ()",
+    ),
+    "named_outputs": (
+        lambda m, x: {"class": m.fc(m.conv(x).flatten(1))},
+        "model (Branches).forward must return the output of a layer, or several outputs as a "
+        "tuple, not {'class': fc}",
+    ),
+    "softmax_of_two": (
+        lambda m, x: (m.fc(torch.relu(m.conv(x)).flatten(1)), x.mean((2, 3))),
+        "model (Branches).forward returns 2 outputs, and cross_entropy is one softmax over one of "
+        "them: use loss='mse', 'huber' or 'bce_with_logits', or return one",
+    ),
+    "map_beside_a_vector": (
+        lambda m, x: (m.fc(x.flatten(1)), m.conv(x)),
+        "conv (Conv2d) ends the model with a map of 2x8x8: the output must be a vector of logits; "
+        "end with a Linear layer, or a layer whose map is 1x1",
     ),
 }
 
@@ -265,6 +285,19 @@ def test_connections_that_are_not_built_are_refused(case):
     way, message = CONNECTIONS[case]
     with pytest.raises(UnsupportedError, match=f"^{re.escape(message)}$"):
         trace(Branches(way), IMAGE)
+
+
+def test_several_outputs_become_one_vector_in_their_order():
+    def both(m, x):
+        y = m.conv(x)
+        logits = m.fc(y.flatten(1))
+        return logits, y.mean((2, 3)), logits
+
+    graph = trace(Branches(both), IMAGE, "mse")
+    assert graph.outputs == 10
+    end = graph.nodes[-1]
+    assert (end.name, end.kind, end.parts) == ("outputs", "concat", (4, 2, 4))
+    assert graph.sources["outputs"] == ("fc.fork", "mean", "fc.fork")
 
 
 def test_a_failing_trace_names_the_innermost_module():
