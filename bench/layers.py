@@ -71,6 +71,8 @@ CASES = {
     "clip": _layer("clip", lower=0, upper=6 << 10),
     "leaky_relu": _layer("leaky_relu", slope=655),
     **{kind: _layer(kind) for kind in TABLES},
+    "softmax": _layer("softmax"),
+    "softmax: one lane": _layer("softmax", (6, 2, 2), lanes=1),
     "dropout": _layer("dropout", drop=6554),
     "affine": _layer("affine", factors=(256,) * 4, offsets=(0,) * 4, factor_frac=8),
     "maxpool2d": _layer("maxpool2d", o_shape=(4, 3, 3), kernel=(2, 2), stride=(2, 2)),
@@ -154,7 +156,7 @@ def _forward_latency(layer: LayerPlan) -> int:
         late = layer.unfolding.tail_cycles(layer.i_blocks) if layer.unfold else 0
         return _last_row(layer.fp_walks[0], cycles, layer.i_row_cycles, late)
     # A fork copies at once.
-    return 0 if layer.pattern == "fork" else KINDS[layer.kind].latency
+    return 0 if layer.pattern == "fork" else layer.fp_latency
 
 
 def _backward_latency(layer: LayerPlan) -> int:
@@ -163,7 +165,7 @@ def _backward_latency(layer: LayerPlan) -> int:
         cycles = row_cycles(layer.eb_walks, layer.i_blocks, each, 1)
         return _last_row(layer.eb_walks[0], cycles, layer.o_shape[2] * layer.o_blocks, 0)
     # A join copies or deals out errors at once.
-    return 0 if layer.pattern == "join" else KINDS[layer.kind].latency
+    return 0 if layer.pattern == "join" else layer.eb_latency
 
 
 def _last_row(walk: Any, cycles: list[int], arrival: int, late: int) -> int:

@@ -54,6 +54,7 @@ CATALOGUE = (
     Entry("`LeakyReLU`", "activation", "slopes from 0 to 1", "mask, multiplier", "leaky_relu"),
     Entry("`Sigmoid`, `Tanh`", "table", "to the last place or its table's error", "table", "tanh"),
     Entry("`GELU`, `SiLU`", "table", "the exact `GELU`", "table", "gelu"),
+    Entry("`Softmax`", "softmax", "over channels", "table, divider", "softmax"),
     Entry("`Dropout`", "dropout", "golden and RTL share the generator", "cipher", "dropout"),
     Entry("`MaxPool2d`", "maxpool", "any kernel, stride and padding", "router", "maxpool2d"),
     Entry("`AvgPool2d`", "avgpool", "also `AdaptiveAvgPool2d`, `mean`", "sum", "avgpool2d"),

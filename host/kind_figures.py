@@ -66,7 +66,7 @@ def kind_figures(kind: str) -> KindFigures:
     )
     layer = plan.layer("layer")
     cost = layer_resources(layer, plan)
-    latency = ENGINE_LATENCY if layer.windowed else KINDS[kind].latency
+    latency = ENGINE_LATENCY if layer.windowed else max(layer.fp_latency, layer.eb_latency)
     return KindFigures(layer.fp_interval, layer.eb_interval, latency, cost.dsp, cost.bram36)
 
 

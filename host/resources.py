@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..model.formats import Rounding, accumulator_width
 from ..model.kinds import TABLES
 from ..model.plan import LayerPlan, Plan
-from ..model.relay import keep_factor
+from ..model.relay import keep_factor, softmax_widths
 
 __all__ = [
     "Resources",
@@ -44,6 +44,7 @@ BOARD_LUT = 2500  # registers, packets, AXI
 TABLE_WORDS = 1024  # of a table: the cross-entropies' powers, 17 bits, or an activation's segments
 CONSTANT_WIDTH = 18  # signed bits of a constant factor: a slope, a reciprocal, a derivative
 GUARD_WIDTH = 4  # bits of a table's entries beyond those of the result
+DIVIDER_LUT = 200  # per lane that divides: two steps of a restoring division
 RANDOM_LUT = 27 * 64  # per lane that draws: rounds of the cipher, two 32-bit words each
 
 
@@ -256,6 +257,15 @@ def _relay(layer: LayerPlan) -> tuple[Resources, Resources]:
     if layer.kind == "leaky_relu":
         fp += _products(lanes, width, CONSTANT_WIDTH)
         eb += _products(lanes, error, CONSTANT_WIDTH)
+    elif layer.kind == "softmax":
+        # A lane has an exponential and a divider; its error two products, of wide differences.
+        total, product = softmax_widths(layer)
+        powers = Resources(bram36=lanes * memory(17, TABLE_WORDS).bram36, lut=lanes * DIVIDER_LUT)
+        fp += powers + _products(lanes, width, CONSTANT_WIDTH)
+        multipliers = dsp_per_product(layer.o_feature.width, error)
+        multipliers += dsp_per_product(layer.o_feature.width, total + 1)
+        eb += Resources(lanes * multipliers, lut=lanes * product * REQUANTIZE_LUT)
+        waiting = layer.o_feature.width
     elif layer.kind == "dropout":
         factor = 1 + keep_factor(layer.drop, Rounding.HALF_EVEN).bit_length()
         fp += _products(lanes, width, factor) + Resources(lut=lanes * RANDOM_LUT)

@@ -20,6 +20,7 @@ from .pipeline.dropout import Dropout
 from .pipeline.fork import Fork
 from .pipeline.maxpool import MaxPool
 from .pipeline.relu import Relu
+from .pipeline.softmax import Softmax
 from .pipeline.table import Table
 from .plan import LayerPlan
 from .step import Step
@@ -48,6 +49,7 @@ SINGLES: dict[str, type[_Single]] = {
     "clip": Clip,
     "leaky_relu": LeakyRelu,
     **dict.fromkeys(TABLES, Table),
+    "softmax": Softmax,
     "dropout": Dropout,
     "affine": Affine,
     "maxpool2d": MaxPool,

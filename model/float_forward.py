@@ -114,6 +114,7 @@ def _layer(node: Node, values: list[Tensor], parameters: Parameters) -> Tensor:
 
 
 _MAPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda value: torch.softmax(value, 1),
     "relu": F.relu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,

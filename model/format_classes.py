@@ -13,7 +13,7 @@ from .plan import INPUT
 __all__ = ["FormatClass", "error_classes", "feature_classes"]
 
 # Activations whose results stay within one, however their network grows.
-_BOUNDED = ("sigmoid", "tanh")
+_BOUNDED = ("sigmoid", "tanh", "softmax")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from enum import Enum
 
 from .errors import FormatError
 
-__all__ = ["Format", "Rounding", "accumulator_width", "fit_format"]
+__all__ = ["Format", "Rounding", "accumulator_width", "division_cycles", "fit_format"]
 
 MAX_WIDTH = 64
 
@@ -95,6 +95,13 @@ def accumulator_width(width_a: int, width_b: int, terms: int) -> int:
     """
     worst = terms << (width_a + width_b - 2)
     return worst.bit_length() + 1
+
+
+def division_cycles(frac: int) -> int:
+    """Cycles in which ``rtl/parts/divider.py`` finds a quotient of 0 to 1 with ``frac`` fraction
+    bits: two bits a cycle, one of them for the rounding.
+    """
+    return (frac + 2) // 2
 
 
 def fit_format(largest: float, width: int, headroom_bits: int = 0) -> Format:

@@ -51,6 +51,8 @@ KINDS = {
     "clip": Kind("relay", holds=True),  # ReLU6, Hardtanh
     "leaky_relu": Kind("relay", holds=True, latency=3),
     **dict.fromkeys(TABLES, _TABLE),
+    # Over channels: passes a pixel's words when all are there; LayerPlan has its latencies.
+    "softmax": Kind("relay", keeps_feature=False, keeps_error=False, saturates=_BOTH, holds=True),
     "dropout": Kind("relay", saturates=_BOTH, holds=True, latency=3),
     # A fixed factor and offset per channel: BatchNorm2d's statistics.
     "affine": Kind("relay", keeps_feature=False, keeps_error=False, saturates=_BOTH, latency=5),

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .errors import PlanError
-from .formats import Format, accumulator_width
+from .formats import Format, accumulator_width, division_cycles
 from .geometry import (
     Unfolding,
     Walk,
@@ -20,6 +19,7 @@ from .geometry import (
     forward_walk,
 )
 from .kinds import KINDS
+from .layer_checks import check_layer
 from .layer_parts import Buffers, ParameterPlan
 from .padding import Layout, channel_words
 
@@ -27,7 +27,9 @@ __all__ = ["Buffers", "LayerPlan", "ParameterPlan", "Shape"]
 
 Shape = tuple[int, int, int]
 Pair = tuple[int, int]
-COARSER_MAX = 31  # bits between the fractions of two channels of a weight tensor
+# Cycles of a softmax beside those that its words take: queues, exponential, division; products,
+# sum, rounding.
+SOFTMAX_LATENCY, SOFTMAX_ERROR_LATENCY = 8, 6
 
 
 @dataclass(frozen=True)
@@ -98,55 +100,7 @@ class LayerPlan:
     unfold: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise PlanError(f"{self.name}: kind must be one of {list(KINDS)}, not {self.kind!r}")
-        if self.unfold and not self.unfoldable:
-            raise PlanError(
-                f"{self.name}: unfold must be a conv2d's that passes no error down, of one group "
-                "and without dilation"
-            )
-        if self.trainable:
-            self._check_folding()
-        elif self.i_shape[0] % self.lanes:
-            raise PlanError(
-                f"{self.name}: lanes must divide {self.i_shape[0]} channels, not {self.lanes}"
-            )
-
-    def _check_folding(self) -> None:
-        if self.i_shape[0] % self.groups or self.o_shape[0] % self.groups:
-            raise PlanError(
-                f"{self.name}: groups must divide channels ({self.o_shape[0]}, "
-                f"{self.i_shape[0]}), not {self.groups}"
-            )
-        outputs, inputs = self.hardware.group_shape
-        if not (1 <= self.a <= outputs and 1 <= self.b <= inputs):
-            whose = "channels" if self.groups == 1 else "a group's channels"
-            raise PlanError(
-                f"{self.name}: folding ({self.a}, {self.b}) must be from (1, 1) to {whose} "
-                f"({outputs}, {inputs})"
-            )
-        if self.weight and self.weight.coarser:
-            self._check_coarser(self.weight.coarser)
-        whole = (self.a, self.b) == (outputs, inputs)
-        if self.groups % self.group_lanes or (self.group_lanes > 1 and not whole):
-            raise PlanError(
-                f"{self.name}: group_lanes must divide {self.groups} groups, and be 1 unless "
-                f"folding ({self.a}, {self.b}) is a whole group ({outputs}, {inputs}), "
-                f"not {self.group_lanes}"
-            )
-        if not self.fits_update(self.update_lanes):
-            outer = "a" if self.group_lanes == 1 else "a * group_lanes"
-            raise PlanError(
-                f"{self.name}: update_lanes must divide {outer}, or be {outer} times a divisor "
-                f"of b, not {self.update_lanes}"
-            )
-
-    def _check_coarser(self, coarser: tuple[int, ...]) -> None:
-        if len(coarser) != self.o_shape[0] or not all(0 <= n <= COARSER_MAX for n in coarser):
-            raise PlanError(
-                f"{self.name}: coarser must be {self.o_shape[0]} numbers of bits from 0 to "
-                f"{COARSER_MAX}, one an output channel, not {list(coarser)}"
-            )
+        check_layer(self)
 
     def fits_update(self, lanes: int) -> bool:
         """Whether the update can handle ``lanes`` parameters at once: part of an output block's
@@ -218,7 +172,7 @@ class LayerPlan:
         """Cycles, at least, in which a row of the input enters."""
         if self.unfold:
             return self.unfolding.row_cycles(self.i_blocks)
-        return self.i_shape[2] * self.i_blocks
+        return self.i_shape[2] * self.i_blocks * self.word_cycles
 
     @property
     def o_blocks(self) -> int:
@@ -327,6 +281,28 @@ class LayerPlan:
         return walk(size, kernel, stride, padding, outputs, seen.dilation[n])
 
     @property
+    def word_cycles(self) -> int:
+        """Cycles of a word of features that passes without a window: a softmax divides."""
+        return division_cycles(self.o_feature.frac) if self.kind == "softmax" else 1
+
+    @property
+    def fp_latency(self) -> int:
+        """Cycles, at most, from a word of features to its result, without a window; of a softmax,
+        from a pixel's last word to its last result.
+        """
+        if self.kind == "softmax":
+            return SOFTMAX_LATENCY + self.i_blocks * (1 + self.word_cycles)
+        return KINDS[self.kind].latency
+
+    @property
+    def eb_latency(self) -> int:
+        """As ``fp_latency``, from a word of errors."""
+        if self.kind == "softmax":
+            levels = (self.lanes - 1).bit_length()  # of the adder tree, a cycle each at most
+            return SOFTMAX_ERROR_LATENCY + self.i_blocks + levels
+        return KINDS[self.kind].latency
+
+    @property
     def windowed(self) -> bool:
         """Whether rows are gathered in a window; otherwise words pass in order."""
         return self.pattern in ("sum", "window")
@@ -335,7 +311,7 @@ class LayerPlan:
     def fp_interval(self) -> int:
         """Cycles per sample of FP, and of WG. A layer without a window passes a word per cycle."""
         if not self.windowed:
-            return self.i_shape[1] * self.i_shape[2] * self.i_blocks
+            return self.i_shape[1] * self.i_shape[2] * self.i_blocks * self.word_cycles
         rows, cols = self.fp_walks
         return rows.beats * cols.beats * self.o_blocks * (self.fp_inner if self.trainable else 1)
 
@@ -345,7 +321,7 @@ class LayerPlan:
         if not self.backward:
             return 0
         if not self.windowed:
-            return self.fp_interval
+            return self.fp_interval // self.word_cycles
         rows, cols = self.eb_walks
         return rows.beats * cols.beats * self.i_blocks * (self.eb_inner if self.trainable else 1)
 

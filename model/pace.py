@@ -12,7 +12,7 @@ import math
 from functools import lru_cache
 
 from .geometry import Unfolding, Walk
-from .padding import words_of_a_word
+from .padding import Layout, words_of_a_word
 from .plan import INPUT, LOSS, LayerPlan, Plan
 
 __all__ = [
@@ -130,21 +130,25 @@ def _neighbours(plan: Plan, name: str, engine: str) -> list[str]:
 
 
 def _words_each(plan: Plan, layer: LayerPlan, engine: str) -> int:
-    """Transfers of the narrowest stream that takes a word of a layer's result."""
+    """Cycles in which the slowest stream takes a word of a layer's result."""
     passed = takers(plan, layer.name, engine)
     if engine == "eb":
         channels, ours = layer.i_shape[0], layer.i_layout
-        taken = [(taker.o_shape[0], taker.o_layout) for taker in passed]
+        taken = [(taker.o_shape[0], taker.o_layout, 1) for taker in passed]
     else:
         channels, ours = layer.o_shape[0], layer.o_layout
-        taken = [(taker.i_shape[0], taker.i_layout) for taker in passed]
+        taken = [(taker.i_shape[0], taker.i_layout, taker.word_cycles) for taker in passed]
         last = plan.layers[-1]
         if layer is last or (last in passed and last.pattern in ("relay", "fork")):
-            taken.append((channels, (1, 1)))
-    return max(
-        words_of_a_word(channels, ours, theirs) if count == channels else -(-ours[0] // theirs[0])
-        for count, theirs in taken
-    )
+            taken.append((channels, (1, 1), 1))
+    return max(_cycles(channels, ours, *taker) for taker in taken)
+
+
+def _cycles(channels: int, ours: Layout, count: int, its: Layout, each: int) -> int:
+    """Cycles of a word of ours at a taker of ``count`` channels, ``each`` cycles for its words."""
+    if count != channels or (each > 1 and ours[0] < its[0]):
+        return -(-each * ours[0] // its[0])
+    return each * words_of_a_word(channels, ours, its)
 
 
 def fp_cycles(plan: Plan, layer: LayerPlan) -> list[int]:
@@ -154,7 +158,7 @@ def fp_cycles(plan: Plan, layer: LayerPlan) -> list[int]:
         each = beats(layer.fp_walks, layer.fp_interval, layer.o_blocks)
         rows = row_cycles(layer.fp_walks, layer.o_blocks, each, words_each)
     else:
-        rows = _word_cycles(layer, words_each)
+        rows = _word_cycles(layer, max(words_each, layer.word_cycles))
     unfolding = (x.i_row_cycles for x in takers(plan, layer.name, "fp") if x.unfold)
     slowest = max(unfolding, default=0)
     return [max(cycles, slowest) for cycles in rows]

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from .errors import PlanError
-from .formats import Format, Rounding
+from .formats import Format, Rounding, division_cycles
 from .layer_json import layer_from_dict
 from .layer_plan import Buffers, LayerPlan, ParameterPlan, Shape
 from .padding import padded
@@ -102,7 +102,7 @@ class LossPlan:
     @property
     def division_cycles(self) -> int:
         """Cycles of one division, by 2 quotient bits a cycle: a bit more than a probability has."""
-        return (self.probability_frac + 2) // 2
+        return division_cycles(self.probability_frac)
 
     @property
     def target_range(self) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """Refuse plans of activations and fixed factors that would not mean what they say.
 
 Leaf of the standard library. Used by golden and RTL of ``activation.py``, ``table.py``,
-``affine.py`` and ``dropout.py``. Test: ``tests/pipeline/test_golden_activation.py``, and those of
-the others.
+``affine.py``, ``dropout.py`` and ``softmax.py``. Test:
+``tests/pipeline/test_golden_activation.py``, and those of the others.
 """
 
 import math
@@ -14,11 +14,20 @@ from .formats import Rounding
 from .kinds import KINDS, TABLES
 from .layer_plan import LayerPlan
 
-__all__ = ["KEEP_FRAC", "SHARE_BITS", "SLOPE_FRAC", "check_relay", "exact_width", "keep_factor"]
+__all__ = [
+    "KEEP_FRAC",
+    "SHARE_BITS",
+    "SLOPE_FRAC",
+    "check_relay",
+    "exact_width",
+    "keep_factor",
+    "softmax_widths",
+]
 
 SLOPE_FRAC = 16  # fraction bits of a leaky ReLU's slope
 SHARE_BITS = 16  # fraction bits of a dropout's share, and random bits that it is compared with
 KEEP_FRAC = 14  # fraction bits of the factor of what a dropout keeps
+QUOTIENT_FRAC = 40  # of a softmax, at most: its dividends have 17 bits more
 EXACT_WIDTH = 63
 
 
@@ -37,6 +46,8 @@ def check_relay(layer: LayerPlan) -> None:
         _check_affine(layer)
     elif layer.kind == "dropout":
         _check_dropout(layer)
+    elif layer.kind == "softmax":
+        _check_softmax(layer)
     elif layer.kind in TABLES:
         try:
             value_table(layer.kind, layer.i_feature, layer.o_feature.frac)
@@ -60,6 +71,32 @@ def keep_factor(drop: int, rounding: Rounding) -> int:
     if rounding is Rounding.FLOOR:
         return math.floor(exact)
     return math.floor(exact + Fraction(1, 2)) if rounding is Rounding.HALF_UP else round(exact)
+
+
+def softmax_widths(layer: LayerPlan) -> tuple[int, int]:
+    """Bits of a ``softmax``'s sum of probabilities times errors, and of a probability times the
+    difference of an error and that sum.
+
+    Probabilities sum up to one and half a step a channel at most.
+    """
+    one = 1 << layer.o_feature.frac
+    largest = min(one, layer.o_feature.max)
+    total = min(one + layer.i_shape[0], largest * layer.i_shape[0])
+    error = 1 << (layer.o_error.width - 1)
+    product = largest * error * (one + total)
+    return (error * total).bit_length() + 1, product.bit_length() + 1
+
+
+def _check_softmax(layer: LayerPlan) -> None:
+    frac = layer.o_feature.frac
+    if not 0 <= frac <= QUOTIENT_FRAC:
+        _refuse(layer, f"o_feature must have 0 to {QUOTIENT_FRAC} fraction bits, not {frac}")
+    if layer.backward and softmax_widths(layer)[1] > EXACT_WIDTH:
+        _refuse(
+            layer,
+            f"o_feature and o_error must give products of at most {EXACT_WIDTH} bits, "
+            f"not {softmax_widths(layer)[1]}: give them fewer bits in formats",
+        )
 
 
 def _check_dropout(layer: LayerPlan) -> None:

@@ -21,18 +21,18 @@ __all__ = ["SUPPORTED", "judge", "zeros_around"]
 SUPPORTED = (
     "supported are Conv2d, Linear, BatchNorm2d, BatchNorm1d, MaxPool2d, AvgPool2d, "
     "AdaptiveAvgPool2d, AdaptiveMaxPool2d, ReLU, ReLU6, Hardtanh, LeakyReLU, Sigmoid, Tanh, GELU, "
-    "SiLU, Dropout, ZeroPad2d before Conv2d, Flatten and Identity, their functions without "
-    "parameters, and +, cat, mean, view, reshape and squeeze"
+    "SiLU, Softmax, Dropout, ZeroPad2d before Conv2d, Flatten and Identity, their functions "
+    "without parameters, and +, cat, mean, view, reshape and squeeze"
 )
 
-_SOFTMAX = "the cross-entropy loss applies softmax itself; remove it and return the logits"
+_SOFTMAX = "the cross-entropy loss applies log-softmax itself; remove it and return the logits"
 _NORM = "only BatchNorm with frozen statistics normalises in hardware; use BatchNorm2d"
 _TRANSPOSED = "transposed convolutions are not built"
 _CHANNELS = "whole channels are not dropped; use Dropout"
 _OWNED = "its parameters have no module; use "
 _DATA = "only feature maps and vectors are built, not sequences or indices"
 HINTS = {
-    **dict.fromkeys(("Softmax", "LogSoftmax", "softmax", "log_softmax"), _SOFTMAX),
+    **dict.fromkeys(("LogSoftmax", "log_softmax"), _SOFTMAX),
     **dict.fromkeys(
         ("LayerNorm", "GroupNorm", "InstanceNorm2d", "LocalResponseNorm", "RMSNorm"), _NORM
     ),
@@ -74,6 +74,8 @@ MODULES: dict[type, Rule] = {
     nn.Tanh: _TANH,
     nn.GELU: rules_relays.gelu,
     nn.SiLU: _SILU,
+    nn.Softmax: rules_relays.softmax,
+    nn.Softmax2d: rules_relays.softmax2d,
     nn.Dropout: rules_relays.dropout,
     nn.Flatten: _drop,
     nn.Unflatten: _drop,
@@ -90,6 +92,8 @@ FUNCTIONS: dict[Any, Rule] = {
     **dict.fromkeys((torch.tanh, torch.tanh_, F.tanh), _TANH),
     F.gelu: rules_relays.gelu,
     F.silu: _SILU,
+    F.softmax: rules_relays.softmax,
+    torch.softmax: rules_relays.torch_softmax,
     F.dropout: rules_relays.dropout,
     **dict.fromkeys((F.max_pool2d, torch.max_pool2d), rules_pools.max_pool),
     F.avg_pool2d: rules_pools.average_pool,
@@ -107,6 +111,7 @@ METHODS: dict[str, Rule] = {
     **dict.fromkeys(("clamp", "clamp_", "clip", "clip_"), rules_relays.clamp),
     **dict.fromkeys(("sigmoid", "sigmoid_"), _SIGMOID),
     **dict.fromkeys(("tanh", "tanh_"), _TANH),
+    "softmax": rules_relays.torch_softmax,
     "mean": rules_pools.mean,
     **dict.fromkeys(("add", "add_"), rules_joins.add),
     **dict.fromkeys(("flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten"), _drop),

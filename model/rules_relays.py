@@ -1,4 +1,4 @@
-"""Rules for layers that take every value alone: activations and dropout.
+"""Rules for layers that keep a feature's shape: activations, softmax and dropout.
 
 Used by ``model/rules.py``. Test: ``tests/test_rules.py``.
 """
@@ -9,7 +9,18 @@ from typing import Any
 from .calls import Call, Rule
 from .graph import Node
 
-__all__ = ["clamp", "dropout", "gelu", "hardtanh", "leaky_relu", "plain", "relu6"]
+__all__ = [
+    "clamp",
+    "dropout",
+    "gelu",
+    "hardtanh",
+    "leaky_relu",
+    "plain",
+    "relu6",
+    "softmax",
+    "softmax2d",
+    "torch_softmax",
+]
 
 SHARES = 1 << 16  # a share of dropped values is a multiple of 1/SHARES
 
@@ -67,6 +78,39 @@ def gelu(call: Call) -> tuple[Node, ...]:
     if approximate != "none":
         raise call.refusal(f"approximate must be 'none', not {approximate!r}")
     return (call.node("gelu"),)
+
+
+def softmax(call: Call) -> tuple[Node, ...]:
+    """``nn.Softmax`` and ``F.softmax``: over channels, or over the values of a vector."""
+    given = call.arguments(dim=None, _stacklevel=3, dtype=None)
+    return _softmax(call, given["dim"], given["dtype"])
+
+
+def torch_softmax(call: Call) -> tuple[Node, ...]:
+    """``torch.softmax`` and the method, whose second argument is the dtype."""
+    given = call.arguments(dim=None, dtype=None)
+    return _softmax(call, given["dim"], given["dtype"])
+
+
+def softmax2d(call: Call) -> tuple[Node, ...]:
+    """Softmax over the channels of a map."""
+    call.check_map()
+    return _softmax(call, 1, None)
+
+
+def _softmax(call: Call, dim: Any, dtype: Any) -> tuple[Node, ...]:
+    if dtype is not None:
+        raise call.refusal(f"dtype must be None, not {dtype}")
+    if dim not in (1, -len(call.value.sizes)):
+        raise call.refusal(f"dim must be 1, the channels, not {dim}")
+    channels, height, width = call.value.shape
+    if len(call.value.sizes) == 1 and height * width > 1:
+        raise call.refusal(
+            "its vector must not be flattened from a map: softmax goes over channels alone"
+        )
+    if channels < 2:
+        raise call.refusal("it must have at least 2 channels; over one it is 1 everywhere")
+    return (call.node("softmax"),)
 
 
 def dropout(call: Call) -> tuple[Node, ...]:

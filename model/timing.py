@@ -110,7 +110,7 @@ class Pass:
             rows = self._gather(engine, layer.fp_walks[0], cycles, sources[0])
             self._give(layer.name, [(start, end + ENGINE_LATENCY) for start, end in rows])
         else:
-            rows = self._pass_words(engine, sources, cycles, KINDS[layer.kind].latency)
+            rows = self._pass_words(engine, sources, cycles, layer.fp_latency)
             self._give(layer.name, rows)
         self._runs[engine] = rows
 
@@ -142,7 +142,7 @@ class Pass:
             starts = zip(reader.fp_walks[0].positions, rows, strict=True)
             needs = [(position.need, start) for position, (start, _) in starts]
             return [next(at for need, at in needs if need > r) for r in range(len(arrivals))]
-        late = KINDS[reader.kind].latency - 1 + WORD_LATENCY
+        late = reader.fp_latency - 1 + WORD_LATENCY
         return [
             min(start + last - first, end - late)
             for (start, end), (first, last) in zip(rows, arrivals, strict=True)
@@ -185,7 +185,7 @@ class Pass:
             passed = [(start, end + ENGINE_LATENCY) for start, end in rows]
             self._hold_indices(layer, [until for _, until, _ in holds])
         else:
-            passed = self._pass_words(engine, errors, cycles, KINDS[layer.kind].latency)
+            passed = self._pass_words(engine, errors, cycles, layer.eb_latency)
             self._hold_indices(layer, [end for _, end in passed])
         if layer.pattern == "fork":
             self._hold_words(layer, errors, passed)

@@ -6,13 +6,14 @@ Single layers are judged in ``model/rules.py``; ``model/trace_walk.py`` follows 
 """
 
 import copy
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from .errors import InputError, UnsupportedError
+from .errors import GradweaveWarning, InputError, UnsupportedError
 from .float_forward import float_features
 from .forks import with_forks
 from .graph import Graph, Node
@@ -64,6 +65,11 @@ def trace(
     example_input : floating tensor [N, C, H, W] or [N, features]; its shape counts, and N is free
     loss : a name or a torch loss module, see ``model/losses.py``
 
+    Warns
+    -----
+    GradweaveWarning
+        Where a softmax stands before cross-entropy, which has its own; and as ``check_loss`` does.
+
     Raises
     ------
     InputError
@@ -93,6 +99,13 @@ def trace(
             "over one of them: use loss='mse', 'huber' or 'bce_with_logits', or return one"
         )
     check_loss(kind, options, outputs)
+    if kind == "cross_entropy" and graph.nodes[-1].kind == "softmax":
+        warnings.warn(
+            f"{graph.nodes[-1].name} ends the model with softmax, and cross_entropy applies "
+            "softmax itself: return the logits, unless two are meant",
+            GradweaveWarning,
+            stacklevel=3,
+        )
     _check_used(model, graph.nodes)
     _check_equal(model, graph, sample)
     return graph

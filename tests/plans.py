@@ -42,6 +42,7 @@ __all__ = [
     "maxpool",
     "relu",
     "scale",
+    "softmax",
     "table",
 ]
 
@@ -148,6 +149,10 @@ def table(
 ) -> Spec:
     """``kind`` is one of ``TABLES`` in ``model/kinds.py``."""
     return Spec(name, kind, feature=feature, error=error, rest={"lanes": lanes})
+
+
+def softmax(name: str, *, feature: Format = FEATURE, error: Format = ERROR, lanes: int = 1) -> Spec:
+    return Spec(name, "softmax", feature=feature, error=error, rest={"lanes": lanes})
 
 
 def dropout(name: str, drop: int, number: int = 0, lanes: int = 1, seed: int = 0) -> Spec:

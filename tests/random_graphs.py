@@ -14,12 +14,13 @@ from gradweave.tests.plans import (
     linear,
     maxpool,
     relu,
+    softmax,
     table,
 )
 
 __all__ = ["KINDS", "random_graph"]
 
-KINDS = ("conv", "conv", "relu", "leaky", "dropout", "table", "max", "avg")
+KINDS = ("conv", "conv", "relu", "leaky", "dropout", "table", "softmax", "max", "avg")
 
 
 def random_graph(draw, steps=7, size=6, channels=4, kinds=KINDS):
@@ -93,6 +94,7 @@ class _Builder:
                 "leaky": lambda: leaky_relu(new, 655, lanes),
                 "dropout": lambda: dropout(new, 1 << 14, lanes=lanes),
                 "table": lambda: table(new, "tanh", lanes=lanes),
+                "softmax": lambda: softmax(new, lanes=lanes),
             }[kind]()
         self.specs.append(spec.on(name))
         self.open.append((new, (channels, *size)))

@@ -93,7 +93,7 @@ def check_relay_layer(
     members that its layer asks for; both are classes.
     """
     rng = random.Random(seed)
-    count = samples * layer.fp_interval
+    count = samples * layer.fp_interval // layer.word_cycles
     features = random_lanes(rng, layer.i_feature.width, layer.lanes, count)
     errors = random_lanes(rng, layer.o_error.width, layer.lanes, count)
     back = layer.backward and training

@@ -42,6 +42,7 @@ from gradweave.tests.plans import (
     linear,
     maxpool,
     relu,
+    softmax,
     table,
 )
 
@@ -177,6 +178,7 @@ def test_lanes_multiply_what_they_use():
         dropout("x", 1 << 14),
         affine("x", (3,) * 8, (1,) * 8, 2),
         avgpool("x", 2),
+        softmax("x"),
         *(table("x", kind) for kind in TABLES),
     ):
         one, four = (layer_resources(sized(spec, lanes=n)[0], RESIDUAL) for n in (1, 4))

@@ -32,6 +32,7 @@ from gradweave.tests.plans import (
     linear,
     maxpool,
     relu,
+    softmax,
     table,
 )
 from gradweave.tests.random_graphs import random_graph
@@ -216,6 +217,8 @@ def test_latencies_of_relays_add_up():
     assert latency(leaky_relu("r", 655)) == plain + 2
     assert latency(table("r", "gelu")) == plain + 5
     assert latency(relu("r"), relu("s")) == plain + 2
+    # Four words of one channel, six cycles each: the last pixel's, and 8 more, after its last word.
+    assert latency(softmax("r")) > latency(softmax("r", lanes=4)) > plain + 8
 
 
 def test_a_frozen_branch_holds_nothing_for_errors():

@@ -27,6 +27,7 @@ LEAVES = (
     "kinds",
     "layer_json",
     "layer_parts",
+    "layer_checks",
     "layer_plan",
     "loss_options",
     "pace",
@@ -58,6 +59,7 @@ LAYERS = (
     "mse",
     "relu",
     "scale",
+    "softmax",
     "table",
     "update",
 )

@@ -35,7 +35,7 @@ class Residual(nn.Module):
 
 
 class Heads(nn.Module):
-    """Two outputs, of ten and of two values, behind one convolution."""
+    """Two outputs behind one convolution: ten probabilities, and two values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Heads(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = torch.relu(self.conv(x)).flatten(1)
-        return self.digit(x), self.ink(x)
+        return self.digit(x).softmax(1), self.ink(x)
 
 
 def digits_and_ink() -> tuple[Tensor, Tensor]:

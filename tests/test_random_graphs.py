@@ -6,8 +6,8 @@ hardware is refused by name in front of that (``tests/test_refusals.py``).
 What covers what, all of it with ``-m slow`` and a few in every run:
 
 - 200 graphs in the golden model against the slow definition (``tests/golden/trainer.py``, and
-  leaky ReLU and adaptive average pooling below), every tensor of two mini-batches. No tables and no
-  dropout, which have tests of their own.
+  leaky ReLU and adaptive average pooling below), every tensor of two mini-batches. No tables, no
+  softmax and no dropout, which have tests of their own.
 - 200 graphs of all kinds stepped word by word without arithmetic (``tests/flow.py``), with the
   computed depths, which keep the planned interval, and with the least, which never deadlock.
 - 15 graphs of all kinds but dropout as boards in Verilator, with pauses, half of them in the
@@ -36,7 +36,7 @@ from gradweave.tests.graphs import with_least_buffers
 from gradweave.tests.random_graphs import random_graph
 
 EXACT = ("conv", "conv", "relu", "leaky", "max", "avg")
-BUILT = ("conv", "conv", "relu", "leaky", "table", "max", "avg")
+BUILT = ("conv", "conv", "relu", "leaky", "table", "softmax", "max", "avg")
 BATCH, SLOPE_FRAC = 2, 16
 SEEDS = st.integers(0, 10**9)
 

@@ -71,7 +71,12 @@ REFUSED = {
     "layer_norm": (lambda: nn.LayerNorm([4, 9, 8]), "LayerNorm", HINTS["LayerNorm"]),
     "group_norm": (lambda: nn.GroupNorm(2, 4), "GroupNorm", HINTS["GroupNorm"]),
     "instance_norm": (lambda: nn.InstanceNorm2d(4), "InstanceNorm2d", HINTS["InstanceNorm2d"]),
-    "softmax": (lambda: nn.Softmax(1), "Softmax", HINTS["Softmax"]),
+    "log_softmax": (lambda: nn.LogSoftmax(1), "LogSoftmax", HINTS["LogSoftmax"]),
+    "softmax_of_rows": (
+        lambda: nn.Softmax(-1),
+        "Softmax",
+        "dim must be 1, the channels, not -1",
+    ),
     "transposed": (
         lambda: nn.ConvTranspose2d(4, 2, 3),
         "ConvTranspose2d",
@@ -123,6 +128,16 @@ CALLS = {
         lambda x: torch.clamp(x, max=x.sigmoid()),
         "clamp (clamp, input 4x9x8)",
         "it must take the output of one layer, not of 2",
+    ),
+    "softmax_as_double": (
+        lambda x: x.softmax(1, torch.float64),
+        "softmax (softmax, input 4x9x8)",
+        "dtype must be None, not torch.float64",
+    ),
+    "softmax_of_a_map": (
+        lambda x: x.flatten(1).softmax(1),
+        "softmax (softmax, input 288)",
+        "its vector must not be flattened from a map: softmax goes over channels alone",
     ),
     "never_dropping": (
         lambda x: F.dropout(x, 0.5, training=False),

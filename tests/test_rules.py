@@ -123,6 +123,9 @@ RELAYS = {
     "tanh": (nn.Tanh(), {"kind": "tanh"}),
     "gelu": (nn.GELU(), {"kind": "gelu"}),
     "silu": (nn.SiLU(), {"kind": "silu"}),
+    "softmax": (nn.Softmax(1), {"kind": "softmax"}),
+    "softmax_from_behind": (nn.Softmax(-3), {"kind": "softmax"}),
+    "softmax2d": (nn.Softmax2d(), {"kind": "softmax"}),
     "dropout": (nn.Dropout(0.25), {"kind": "dropout", "drop": 0.25}),
 }
 
@@ -164,6 +167,9 @@ FUNCTIONS = {
     "tanh_method": (lambda x: x.tanh(), nn.Tanh()),
     "gelu": (F.gelu, nn.GELU()),
     "silu": (F.silu, nn.SiLU()),
+    "softmax": (lambda x: F.softmax(x, dim=1), nn.Softmax(1)),
+    "torch_softmax": (lambda x: torch.softmax(x, 1), nn.Softmax(1)),
+    "softmax_method": (lambda x: x.softmax(dim=1), nn.Softmax(1)),
 }
 
 

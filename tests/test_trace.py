@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradweave.model.errors import InputError, UnsupportedError
+from gradweave.model.errors import GradweaveWarning, InputError, UnsupportedError
 from gradweave.model.graph import Node
 from gradweave.model.rules import SUPPORTED
 from gradweave.model.trace import trace
@@ -160,10 +160,15 @@ REFUSED = {
         lambda: head(nn.ConvTranspose2d(2, 4, 3)),
         "0 (ConvTranspose2d, input 2x8x8) is not supported: transposed convolutions are not built",
     ),
-    "softmax": (
-        lambda: nn.Sequential(*head(nn.Conv2d(2, 4, 3)), nn.Softmax(dim=1)),
-        "3 (Softmax, input 4) is not supported: the cross-entropy loss applies softmax itself; "
-        "remove it and return the logits",
+    "log_softmax": (
+        lambda: nn.Sequential(*head(nn.Conv2d(2, 4, 3)), nn.LogSoftmax(dim=1)),
+        "3 (LogSoftmax, input 4) is not supported: the cross-entropy loss applies log-softmax "
+        "itself; remove it and return the logits",
+    ),
+    "softmax_of_one": (
+        lambda: head(nn.Conv2d(2, 1, 3), nn.Softmax(dim=1)),
+        "1 (Softmax, input 1x6x6) is not supported: it must have at least 2 channels; over one it "
+        "is 1 everywhere",
     ),
     "linear_on_a_map": (
         lambda: nn.Sequential(nn.Conv2d(2, 4, 8), nn.Linear(1, 3)),
@@ -237,9 +242,10 @@ CONNECTIONS = {
         lambda m, x: m.fc(torch.exp(m.conv(x)).flatten(1)),
         f"exp (exp, input 2x8x8) is not supported: {SUPPORTED}",
     ),
-    "functional_softmax": (
-        lambda m, x: F.softmax(m.fc(m.conv(x).flatten(1)), dim=1),
-        "softmax (softmax, input 4) is not supported: the cross-entropy loss applies softmax "
+    "functional_log_softmax": (
+        lambda m, x: F.log_softmax(m.fc(m.conv(x).flatten(1)), dim=1),
+        "log_softmax (log_softmax, input 4) is not supported: the cross-entropy loss applies "
+        "log-softmax "
         "itself; remove it and return the logits",
     ),
     "control_flow": (
@@ -298,6 +304,18 @@ def test_several_outputs_become_one_vector_in_their_order():
     end = graph.nodes[-1]
     assert (end.name, end.kind, end.parts) == ("outputs", "concat", (4, 2, 4))
     assert graph.sources["outputs"] == ("fc.fork", "mean", "fc.fork")
+
+
+def test_softmax_before_cross_entropy_is_traced_with_a_warning():
+    model = nn.Sequential(*head(nn.Conv2d(2, 4, 3)), nn.Softmax(dim=1))
+    message = (
+        "3 ends the model with softmax, and cross_entropy applies softmax itself: return the "
+        "logits, unless two are meant"
+    )
+    with pytest.warns(GradweaveWarning, match=f"^{re.escape(message)}$"):
+        graph = trace(model, IMAGE)
+    assert [node.kind for node in graph.nodes] == ["conv2d", "linear", "softmax"]
+    assert trace(model, IMAGE, "mse").nodes == graph.nodes
 
 
 def test_a_failing_trace_names_the_innermost_module():

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..fixed import requantize
 from ..formats import Rounding
 from ..plan import LossPlan
-from .cross_entropy import probabilities
+from .softmax import probabilities
 
 __all__ = ["error", "sigmoid"]
 
@@ -29,7 +29,8 @@ def sigmoid(logits: Tensor, loss: LossPlan, rounding: Rounding) -> Tensor:
     """
     values = logits.to(torch.int64).reshape(-1, 1)
     pairs = torch.cat([values, torch.zeros_like(values)], 1)
-    return probabilities(pairs, loss, rounding)[:, 0].reshape(logits.shape)
+    both = probabilities(pairs, loss.feature, loss.probability_frac, rounding)
+    return both[:, 0].reshape(logits.shape)
 
 
 def error(

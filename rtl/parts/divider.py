@@ -1,6 +1,6 @@
 """An exact division of a part by its whole, rounded half to even.
 
-Golden: ``probabilities`` of ``model/pipeline/cross_entropy.py``. Test:
+Golden: ``probabilities`` of ``model/pipeline/softmax.py``. Test:
 ``tests/parts/test_divider.py``.
 """
 

@@ -1,6 +1,6 @@
 """The exponential of a difference of logits, by a table of powers of two and a shift.
 
-Golden: ``probabilities`` of ``model/pipeline/cross_entropy.py``. Test:
+Golden: ``probabilities`` of ``model/pipeline/softmax.py``. Test:
 ``tests/parts/test_exponential.py``.
 """
 

@@ -4,41 +4,33 @@ times the label's weight where classes are weighted or a label is ignored.
 Golden: ``model/pipeline/cross_entropy.py``. Test: ``tests/pipeline/test_cross_entropy.py``.
 """
 
-from amaranth.hdl import Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ...model.errors import PlanError
 from ...model.formats import Rounding
 from ...model.plan import LossPlan
-from ...model.tables import EXP_FRAC
 from ..parts import lanes
-from ..parts.divider import Divider
-from ..parts.exponential import TERM_WIDTH, Exponential
-from ..parts.fifo import Fifo
+from ..parts.probabilities import Probabilities
 from ..parts.requantize import requantize
 
 __all__ = ["CrossEntropy"]
 
 
 def _mark(loss):
-    """What is known of one output: is it the label's, is it the sample's last, and the label."""
+    """What is known of one output: is it the label's, and the label where it has a weight."""
     label = range(loss.outputs + 1) if loss.weighted else unsigned(0)
-    return data.StructLayout({"match": 1, "last": 1, "label": label})
-
-
-def _marked(shape, loss):
-    return data.StructLayout({"value": shape, "mark": _mark(loss)})
+    return data.StructLayout({"match": 1, "label": label})
 
 
 class CrossEntropy(wiring.Component):
     """Copies logits to the host and, in training, gives ``softmax(logits) - one_hot(label)``, times
     the label's weight.
 
-    Three stages work on three samples at once: gathering logits and their maximum, exponentials
-    and their sum, and one division per output at 2 quotient bits a cycle. The interval is
-    ``outputs * ceil((probability_frac + 1) / 2)`` cycles, ``outputs`` without training. Errors that
-    are not taken stall the input two samples later. Reset starts with a sample's first logit.
+    The interval is that of ``Probabilities``, ``outputs * division_cycles`` cycles, and ``outputs``
+    without training. Errors that are not taken stall the input two samples later. Reset starts with
+    a sample's first logit.
 
     Parameters
     ----------
@@ -100,52 +92,42 @@ class CrossEntropy(wiring.Component):
         m = Module()
         outputs = self.loss.outputs
         _, largest = self.loss.target_range
-        feature = signed(self.loss.feature.width)
-        m.submodules.logits = logits = Fifo(_marked(feature, self.loss), 2 * outputs)
-        m.submodules.maxima = maxima = Fifo(feature, 2)
-        m.submodules.exponentials = exponentials = _Exponentials(self.loss, self.rounding)
-        m.submodules.terms = terms = Fifo(_marked(unsigned(TERM_WIDTH), self.loss), 2 * outputs)
-        m.submodules.sums = sums = Fifo(unsigned(_sum_width(self.loss)), 2)
-        m.submodules.quotients = quotients = _Quotients(self.loss, self.rounding)
-        wiring.connect(m, logits.o, exponentials.i)
-        wiring.connect(m, maxima.o, exponentials.i_maximum)
-        wiring.connect(m, exponentials.o, terms.i)
-        wiring.connect(m, exponentials.o_sum, sums.i)
-        wiring.connect(m, terms.o, quotients.i)
-        wiring.connect(m, sums.o, quotients.i_sum)
-        wiring.connect(m, quotients.o, wiring.flipped(self.o_error))
-        m.d.comb += [quotients.clear.eq(self.clear), self.clipped.eq(quotients.clipped)]
+        m.submodules.probabilities = probabilities = Probabilities(
+            lanes=1,
+            words=outputs,
+            feature=self.loss.feature,
+            frac=self.loss.probability_frac,
+            rounding=self.rounding,
+            tag=_mark(self.loss),
+        )
+        m.submodules.errors = errors = _Errors(
+            self.loss, self.rounding, probabilities.o.payload.shape()
+        )
+        wiring.connect(m, probabilities.o, errors.i)
+        wiring.connect(m, errors.o, wiring.flipped(self.o_error))
+        m.d.comb += [errors.clear.eq(self.clear), self.clipped.eq(errors.clipped)]
 
         index = Signal(range(max(2, outputs)))
         last = index == outputs - 1
-        logit = self.i.payload[0]
-        before = Signal(feature)
-        maximum = Signal(feature)
-        copy_ready = Signal()
-        taken = Signal()
-        gather_ready = self.target.valid & logits.i.ready & (~last | maxima.i.ready)
+        copy_ready, taken = Signal(), Signal()
+        source = probabilities.i
         m.d.comb += [
-            maximum.eq(Mux((index == 0) | (logit > before), logit, before)),
             copy_ready.eq(~self.o_logits.valid | self.o_logits.ready),
-            self.i.ready.eq(copy_ready & (~self.training | gather_ready)),
+            self.i.ready.eq(copy_ready & (~self.training | (self.target.valid & source.ready))),
             taken.eq(self.i.valid & self.i.ready),
             self.target.ready.eq(taken & self.training & last),
-            logits.i.valid.eq(taken & self.training),
-            logits.i.payload.value.eq(logit),
-            logits.i.payload.mark.match.eq(self.target.payload == index),
-            logits.i.payload.mark.last.eq(last),
-            maxima.i.valid.eq(taken & self.training & last),
-            maxima.i.payload.eq(maximum),
+            source.valid.eq(taken & self.training),
+            source.payload.values.eq(self.i.payload),
+            source.payload.tag.match.eq(self.target.payload == index),
         ]
         if self.loss.weighted:
             known = self.target.payload < outputs
-            m.d.comb += logits.i.payload.mark.label.eq(Mux(known, self.target.payload, outputs))
+            m.d.comb += source.payload.tag.label.eq(Mux(known, self.target.payload, outputs))
         with m.If(copy_ready):
             m.d.sync += self.o_logits.valid.eq(taken)
         with m.If(taken):
             m.d.sync += [
                 self.o_logits.payload.eq(self.i.payload),
-                before.eq(maximum),
                 index.eq(Mux(last, 0, index + 1)),
             ]
         m.d.sync += [
@@ -155,64 +137,15 @@ class CrossEntropy(wiring.Component):
         return m
 
 
-class _Exponentials(wiring.Component):
-    """Turns logits into ``2**16 * exp(logit - maximum)``; gives a sample's sum with its last."""
+class _Errors(wiring.Component):
+    """Subtracts one from the label's probability, and multiplies by the label's weight."""
 
-    def __init__(self, loss: LossPlan, rounding: Rounding) -> None:
+    def __init__(self, loss: LossPlan, rounding: Rounding, source: data.StructLayout) -> None:
         self.loss = loss
         self.rounding = rounding
         super().__init__(
             {
-                "i": In(stream.Signature(_marked(signed(loss.feature.width), loss))),
-                "i_maximum": In(stream.Signature(signed(loss.feature.width))),
-                "o": Out(stream.Signature(_marked(unsigned(TERM_WIDTH), loss))),
-                "o_sum": Out(stream.Signature(unsigned(_sum_width(loss)))),
-            }
-        )
-
-    def elaborate(self, platform: object) -> Module:
-        m = Module()
-        feature = self.loss.feature
-        m.submodules.exponential = exponential = Exponential(
-            width=feature.width, frac=feature.frac, rounding=self.rounding, tag=_mark(self.loss)
-        )
-        m.d.comb += [
-            exponential.i.valid.eq(self.i.valid & self.i_maximum.valid),
-            exponential.i.payload.below.eq(self.i_maximum.payload - self.i.payload.value),
-            exponential.i.payload.tag.eq(self.i.payload.mark),
-            self.i.ready.eq(exponential.i.ready & self.i_maximum.valid),
-            self.i_maximum.ready.eq(exponential.i.ready & self.i.valid & self.i.payload.mark.last),
-        ]
-        term, mark = exponential.o.payload.value, exponential.o.payload.tag
-        total = Signal(_sum_width(self.loss))
-        sum_here = Signal.like(total)
-        sum_ready = ~mark.last | self.o_sum.ready
-        m.d.comb += [
-            sum_here.eq(total + term),
-            exponential.o.ready.eq(self.o.ready & sum_ready),
-            self.o.valid.eq(exponential.o.valid & sum_ready),
-            self.o.payload.value.eq(term),
-            self.o.payload.mark.eq(mark),
-            self.o_sum.valid.eq(exponential.o.valid & mark.last & self.o.ready),
-            self.o_sum.payload.eq(sum_here),
-        ]
-        with m.If(exponential.o.valid & exponential.o.ready):
-            m.d.sync += total.eq(Mux(mark.last, 0, sum_here))
-        return m
-
-
-class _Quotients(wiring.Component):
-    """Divides each term by its sample's sum, subtracts one at the label and multiplies by its
-    weight.
-    """
-
-    def __init__(self, loss: LossPlan, rounding: Rounding) -> None:
-        self.loss = loss
-        self.rounding = rounding
-        super().__init__(
-            {
-                "i": In(stream.Signature(_marked(unsigned(TERM_WIDTH), loss))),
-                "i_sum": In(stream.Signature(unsigned(_sum_width(loss)))),
+                "i": In(stream.Signature(source)),
                 "o": Out(stream.Signature(lanes(loss.error.width, 1))),
                 "clipped": Out(32),
                 "clear": In(1),
@@ -222,25 +155,11 @@ class _Quotients(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         loss = self.loss
-        m.submodules.divider = divider = Divider(
-            width=_sum_width(loss),
-            part_width=TERM_WIDTH,
-            frac=loss.probability_frac,
-            tag=_mark(loss),
-        )
-        m.d.comb += [
-            divider.i.valid.eq(self.i.valid & self.i_sum.valid),
-            divider.i.payload.part.eq(self.i.payload.value),
-            divider.i.payload.whole.eq(self.i_sum.payload),
-            divider.i.payload.tag.eq(self.i.payload.mark),
-            self.i.ready.eq(divider.i.ready & self.i_sum.valid),
-            self.i_sum.ready.eq(divider.i.ready & self.i.valid & self.i.payload.mark.last),
-        ]
         one = 1 << loss.probability_frac
-        exact = divider.o.payload.quotient - Mux(divider.o.payload.tag.match, one, 0)
-        exact_valid, exact_ready = divider.o.valid, divider.o.ready
+        exact = self.i.payload.quotients[0] - Mux(self.i.payload.tag.match, one, 0)
+        exact_valid, exact_ready = self.i.valid, self.i.ready
         if loss.weighted:
-            exact, exact_valid, exact_ready = self._weigh(m, divider.o, exact)
+            exact, exact_valid, exact_ready = self._weigh(m, self.i, exact)
         shift = loss.probability_frac + loss.weight_frac - loss.error.frac
         error, error_clipped = requantize(
             m, exact.as_signed(), shift, loss.error, self.rounding, name="error"
@@ -280,7 +199,3 @@ class _Quotients(wiring.Component):
         with m.If(held_ready):
             m.d.sync += [product_valid.eq(held_valid), product.eq(held * read.data)]
         return product, product_valid, product_ready
-
-
-def _sum_width(loss: LossPlan) -> int:
-    return (loss.outputs << EXP_FRAC).bit_length()

@@ -33,6 +33,7 @@ from .maxpool import MaxPool
 from .mse import Mse
 from .relu import Relu
 from .scale import Scale
+from .softmax import Softmax
 from .table import Table
 from .update_rule import HYPER
 
@@ -44,6 +45,7 @@ BLOCKS = {
     "clip": Clip,
     "leaky_relu": LeakyRelu,
     **dict.fromkeys(TABLES, Table),
+    "softmax": Softmax,
     "dropout": Dropout,
     "affine": Affine,
     "maxpool2d": MaxPool,

@@ -173,7 +173,7 @@ def cross_entropy(
         guard += 1
     frac = loss.error.frac + guard
     weight = Fraction(0) if label == loss.outputs else (weights * loss.outputs)[label]
-    powers = exponentials(logits, loss, rounding, table)
+    powers = exponentials(logits, loss.feature, rounding, table)
     pairs = []
     for n, power in enumerate(powers):
         p = round(Fraction(power << frac, sum(powers)))
@@ -183,13 +183,35 @@ def cross_entropy(
     return [value for value, _ in pairs], sum(hit for _, hit in pairs)
 
 
+def softmax(
+    values: list[int], layer: LayerPlan, rounding: Rounding, table: list[int]
+) -> tuple[list[int], int]:
+    """Return one pixel's probabilities and how many were clipped."""
+    powers = exponentials(values, layer.i_feature, rounding, table)
+    exact = [Fraction(power, sum(powers)) * 2**layer.o_feature.frac for power in powers]
+    pairs = [clip(round(value), layer.o_feature) for value in exact]
+    return [value for value, _ in pairs], sum(hit for _, hit in pairs)
+
+
+def softmax_error(
+    results: list[int], errors: list[int], layer: LayerPlan, rounding: Rounding
+) -> tuple[list[int], int]:
+    """Return the errors of one pixel's values and how many were clipped."""
+    p = [Fraction(n, 1 << layer.o_feature.frac) for n in results]
+    e = [n * Fraction(2) ** -layer.o_error.frac for n in errors]
+    mean = sum(a * b for a, b in zip(p, e, strict=True))
+    exact = [a * (b - mean) * Fraction(2) ** layer.i_error.frac for a, b in zip(p, e, strict=True)]
+    pairs = [clip(round_fraction(value, rounding), layer.i_error) for value in exact]
+    return [value for value, _ in pairs], sum(hit for _, hit in pairs)
+
+
 def exponentials(
-    logits: list[int], loss: LossPlan, rounding: Rounding, table: list[int]
+    logits: list[int], feature: Format, rounding: Rounding, table: list[int]
 ) -> list[int]:
     exponent = Format(15, 10, signed=False)
     powers = []
     for z in logits:
-        t, _ = rq((max(logits) - z) * 47274, loss.feature.frac + 15, exponent, rounding)
+        t, _ = rq((max(logits) - z) * 47274, feature.frac + 15, exponent, rounding)
         powers.append(table[t % 1024] >> (t // 1024))
     return powers
 
@@ -205,7 +227,7 @@ def value_errors(
             delta = loss.delta * Fraction(2) ** -loss.feature.frac
             exact = min(max(exact, -delta), delta)
         if loss.kind == "binary_cross_entropy":
-            here, there = exponentials([z, 0], loss, rounding, table)
+            here, there = exponentials([z, 0], loss.feature, rounding, table)
             p = round(Fraction(here << loss.error.frac, here + there))
             exact = Fraction(p, 1 << loss.error.frac) - Fraction(t, 1 << loss.feature.frac)
         value = round_fraction(exact * Fraction(2) ** loss.error.frac, rounding)

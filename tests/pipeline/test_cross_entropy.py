@@ -11,6 +11,7 @@ from gradweave.model.errors import PlanError
 from gradweave.model.fixed import requantize
 from gradweave.model.formats import Format, Rounding
 from gradweave.model.pipeline import cross_entropy as golden
+from gradweave.model.pipeline.softmax import probabilities
 from gradweave.model.plan import LossPlan, Plan
 from gradweave.rtl.pipeline.cross_entropy import CrossEntropy
 from gradweave.tests.streams import random_lanes, run_streams
@@ -24,7 +25,7 @@ def reference(samples, labels, loss, rounding):
     else:
         # The golden model is never given such a label: no logit matches it.
         matches = classes[:, None] == torch.arange(loss.outputs)
-        exact = golden.probabilities(logits, loss, rounding)
+        exact = probabilities(logits, loss.feature, loss.error.frac, rounding)
         exact -= matches * (1 << loss.error.frac)
         errors, clipped = requantize(exact, loss.error.frac, loss.error, rounding)
     return errors.reshape(-1, 1).tolist(), clipped
