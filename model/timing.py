@@ -110,7 +110,9 @@ class Pass:
             rows = self._gather(engine, layer.fp_walks[0], cycles, sources[0])
             self._give(layer.name, [(start, end + ENGINE_LATENCY) for start, end in rows])
         else:
-            rows = self._pass_words(engine, sources, cycles, layer.fp_latency)
+            below = [self._below(edge.source) for edge in self.plan.edges_in[layer.name]]
+            first = [_filled(x, *b, layer.lanes) for x, b in zip(sources, below, strict=True)]
+            rows = self._pass_words(engine, first, cycles, layer.fp_latency)
             self._give(layer.name, rows)
         self._runs[engine] = rows
 
@@ -170,14 +172,17 @@ class Pass:
         """Errors of a layer's sources, and its own use of the errors of its output."""
         edges = self.plan.edges_out[layer.name]
         errors = [self.errors[edge.sink, edge.sink_port] for edge in edges]
+        values = layer.o_shape[0] * layer.o_shape[2]
+        above = [self._lanes_above(edge.sink) for edge in edges]
+        whole = [_filled(x, values, n, layer.o_lanes) for x, n in zip(errors, above, strict=True)]
         if layer.trainable:
-            self._gradient(layer, errors[0])
+            self._gradient(layer, errors[0], whole[0])
         if not layer.backward:
             return
         engine = f"{layer.name}.eb"
         cycles = eb_cycles(self.plan, layer)
         if layer.pattern == "join":
-            passed = errors[0]
+            passed = whole[0]
         elif layer.windowed:
             walk = layer.eb_walks[0]
             rows = self._gather(engine, walk, cycles, errors[0])
@@ -185,19 +190,20 @@ class Pass:
             passed = [(start, end + ENGINE_LATENCY) for start, end in rows]
             self._hold_indices(layer, [until for _, until, _ in holds])
         else:
-            passed = self._pass_words(engine, errors, cycles, layer.eb_latency)
+            passed = self._pass_words(engine, whole, cycles, layer.eb_latency)
             self._hold_indices(layer, [end for _, end in passed])
         if layer.pattern == "fork":
             self._hold_words(layer, errors, passed)
         for edge in self.plan.edges_in[layer.name]:
             self.errors[layer.name, edge.sink_port] = passed
 
-    def _gradient(self, layer: LayerPlan, errors: Rows) -> None:
+    def _gradient(self, layer: LayerPlan, errors: Rows, whole: Rows) -> None:
+        """WG takes ``whole`` words of errors, which wait for it from their arrival."""
         words = layer.o_shape[2] * layer.o_blocks
         walk, feature = layer.fp_walks[0], self._sources(layer)[0]
         each = beats(layer.fp_walks, layer.fp_interval, layer.o_blocks)
         cycles = row_cycles(layer.fp_walks, layer.o_blocks, each, 1)
-        rows = self._gather(f"{layer.name}.wg", walk, cycles, feature, errors, words)
+        rows = self._gather(f"{layer.name}.wg", walk, cycles, feature, whole, words)
         self._hold_rows(layer.name, "wg_rows", walk, feature, rows)
         self.holds[layer.name, "error_words"] = [
             (arrival[0], row[1], words) for arrival, row in zip(errors, rows, strict=True)
@@ -221,6 +227,18 @@ class Pass:
             self.holds[layer.name, f"join_words[{port}]"] = [
                 (first, end, words) for (first, _), (_, end) in zip(source, rows, strict=True)
             ]
+
+    def _below(self, source: str) -> tuple[int, int]:
+        """Values of a row of features, and channels of a word, as their source gives them."""
+        if source == INPUT:
+            channels, _, width = self.plan.input_shape
+            return channels * width, self.plan.packet_lanes
+        layer = self.plan.layer(source)
+        return layer.o_shape[0] * layer.o_shape[2], layer.o_lanes
+
+    def _lanes_above(self, sink: str) -> int:
+        """Channels of a word of errors as it comes back."""
+        return 1 if sink == LOSS else self.plan.layer(sink).i_lanes
 
     def _free(self, engine: str) -> int:
         """When an engine has finished the sample before."""
@@ -271,3 +289,13 @@ class Pass:
                 holds.append((first, end + HANDOFF_CYCLES, 1))
         self.holds[name, buffer] = holds
         return holds
+
+
+def _filled(rows: Rows, values: int, given: int, taken: int) -> Rows:
+    """Rows of ``values`` that come in words of ``given`` channels, each from when its first word of
+    ``taken`` channels is whole: a gear fills that word first.
+    """
+    if given >= taken:
+        return rows
+    missing = min(taken - given, values)
+    return [(first + (last - first) * missing // values, last) for first, last in rows]

@@ -75,6 +75,21 @@ def branches():
     )
 
 
+def vectors():
+    """As LeNet-5 ends: each layer's errors come in narrower words than the one below takes."""
+    late = [{"delay": n, "back_delay": n} for n in (4, 3, 2)]
+    return chain(
+        (4, 3, 3),
+        conv("c1", 8, kernel=1, a=8, b=1, update_lanes=8, **late[0]),
+        linear("l1", 30, a=13, b=1, update_lanes=13, **late[0]),
+        relu("r1"),
+        linear("l2", 16, a=4, b=1, update_lanes=4, **late[1]),
+        relu("r2"),
+        linear("l3", 3, **late[2]),
+        sized=True,
+    )
+
+
 def by_one(plan):
     layers = tuple(
         dataclasses.replace(x, a=1, b=1, group_lanes=1, update_lanes=1, unfold=False)
@@ -109,7 +124,9 @@ def test_pad_lanes_change_no_bit(make, rounding):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("make", [straight, pytest.param(branches, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "make", [straight, vectors, pytest.param(branches, marks=pytest.mark.slow)]
+)
 def test_a_padded_pipeline_keeps_its_planned_interval(make):
     plan = make()
     x, y = data(plan, 10)

@@ -16,10 +16,9 @@ __all__ = ["PixelGear"]
 class PixelGear(wiring.Component):
     """Takes a pixel word by word and gives it word by word; pad lanes come out as zero.
 
-    Where both sides have the same words, latency 0, and only pad lanes are masked. Otherwise a
-    pixel is gathered while the one before is given away: as many cycles a pixel as the side with
-    more words has, and 1 cycle from a pixel's last word in to its first word out. Reset drops what
-    is held and starts a pixel.
+    Where both sides have the same words, latency 0, and only pad lanes are masked. Otherwise two
+    pixels have room, and a word leaves 1 cycle after the last word came that it needs: as many
+    cycles a pixel as the side with more words has. Reset drops what is held and starts a pixel.
 
     Parameters
     ----------
@@ -62,40 +61,54 @@ class PixelGear(wiring.Component):
             m.d.comb += self.o.payload[lane].eq(Mux(pad, 0, self.i.payload[lane]))
 
     def _regroup(self, m: Module) -> None:
-        pixel = [Signal(self.width, name=f"in_{n}", reset_less=True) for n in range(self.channels)]
-        given = [Signal(self.width, name=f"out_{n}", reset_less=True) for n in range(self.channels)]
-        full, giving = Signal(), Signal()
-        taken, passed, last_in, last_out = Signal(), Signal(), Signal(), Signal()
-        i_word = _counter(m, "i_word", len(self.i_words), taken)
-        o_word = _counter(m, "o_word", len(self.o_words), self.o.valid & self.o.ready)
-        m.d.comb += [
-            last_in.eq(i_word == len(self.i_words) - 1),
-            last_out.eq(o_word == len(self.o_words) - 1),
-            # A whole pixel moves on as the one before it leaves.
-            passed.eq(full & (~giving | (self.o.ready & last_out))),
-            self.i.ready.eq(~full | passed),
-            taken.eq(self.i.valid & self.i.ready),
-            self.o.valid.eq(giving),
+        count = len(self.i_words)
+        banks = [
+            [Signal(self.width, name=f"bank{n}_{c}", reset_less=True) for c in range(self.channels)]
+            for n in range(2)
         ]
-        with m.If(passed):
-            m.d.sync += [a.eq(b) for a, b in zip(given, pixel, strict=True)]
-            m.d.sync += [giving.eq(1), full.eq(0)]
-        with m.Elif(self.o.valid & self.o.ready & last_out):
-            m.d.sync += giving.eq(0)
-        with m.If(taken & last_in):
-            m.d.sync += full.eq(1)
-        with m.If(taken), m.Switch(i_word):
-            for n, channels in enumerate(self.i_words):
-                with m.Case(n):
-                    for lane, channel in enumerate(channels):
-                        if channel is not None:
-                            m.d.sync += pixel[channel].eq(self.i.payload[lane])
+        present = [Signal(range(count + 1), name=f"present{n}") for n in range(2)]
+        writing, reading = Signal(), Signal()  # the bank that is filled, the one that is given
+        taken, left = Signal(), Signal()
+        o_word = _counter(m, "o_word", len(self.o_words), left)
+        last_out = o_word == len(self.o_words) - 1
+        filled, held = (Signal(range(count + 1), name=name) for name in ("filled", "held"))
+        needed = Signal(range(count + 1))
+        m.d.comb += [
+            filled.eq(Mux(writing, present[1], present[0])),
+            held.eq(Mux(reading, present[1], present[0])),
+            self.i.ready.eq(filled != count),
+            taken.eq(self.i.valid & self.i.ready),
+            self.o.valid.eq(held >= needed),
+            left.eq(self.o.valid & self.o.ready),
+        ]
+        with m.If(taken & (filled == count - 1)):
+            m.d.sync += writing.eq(~writing)
+        with m.If(left & last_out):
+            m.d.sync += reading.eq(~reading)
+        for n, bank in enumerate(banks):
+            with m.If(left & last_out & (reading == n)):
+                m.d.sync += present[n].eq(0)
+            with m.Elif(taken & (writing == n)):
+                m.d.sync += present[n].eq(filled + 1)
+            with m.If(taken & (writing == n)), m.Switch(filled):
+                for word, channels in enumerate(self.i_words):
+                    with m.Case(word):
+                        for lane, channel in enumerate(channels):
+                            if channel is not None:
+                                m.d.sync += bank[channel].eq(self.i.payload[lane])
         with m.Switch(o_word):
-            for n, channels in enumerate(self.o_words):
-                with m.Case(n):
+            for word, channels in enumerate(self.o_words):
+                with m.Case(word):
+                    m.d.comb += needed.eq(self._needed(channels))
                     for lane, channel in enumerate(channels):
                         if channel is not None:
-                            m.d.comb += self.o.payload[lane].eq(given[channel].as_signed())
+                            value = Mux(reading, banks[1][channel], banks[0][channel])
+                            m.d.comb += self.o.payload[lane].eq(value.as_signed())
+
+    def _needed(self, channels: tuple[int | None, ...]) -> int:
+        """Words that must have come for one of these channels to leave."""
+        wanted = set(channels) - {None}
+        return max(n + 1 for n, word in enumerate(self.i_words) if wanted & set(word))
 
 
 def _counter(m: Module, name: str, count: int, step: Signal) -> Signal:

@@ -72,3 +72,19 @@ def test_a_pixel_takes_the_cycles_of_the_side_with_more_words(channels, i_layout
     count = len(channel_words(channels, o_layout))
     first, last = run.times["o"][count - 1], run.times["o"][-1]
     assert last - first == 6 * each
+
+
+@pytest.mark.parametrize(
+    ("i_layout", "o_layout", "needed"),
+    [
+        ((1, 1), (3, 1), [3, 6, 7]),
+        ((3, 1), (1, 1), [1, 1, 1, 2, 2, 2, 3]),
+        ((2, 1), (3, 1), [2, 3, 4]),
+    ],
+)
+def test_a_word_leaves_as_soon_as_its_channels_are_there(i_layout, o_layout, needed):
+    run = check(7, i_layout, o_layout, 2, 0.0)
+    came, left = run.times["i"], run.times["o"]
+    for n, count in enumerate(needed):
+        behind = left[n - 1] if n else 0
+        assert left[n] == max(came[count - 1], behind) + 1
