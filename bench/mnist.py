@@ -1,8 +1,8 @@
 """LeNet-5 for one epoch of MNIST in simulated hardware.
 
 ``make bench-mnist DATA=DIR`` writes ``build/bench/mnist.json``. Its plan is the fastest for a
-VC709: the first convolution, unfolded and at its widest, sets an interval of 3,752 cycles with 405
-multipliers in all. The epoch is about 2.3e8 cycles, about 40 minutes of simulation.
+VC709: the first convolution, unfolded and at its widest, sets an interval of 3,752 cycles with 402
+multipliers in all. The epoch is about 2.4e8 cycles, 22 to 40 minutes of simulation.
 
 The epoch is trained in 30 parts, each of them a segment. After each part the state is written to
 ``build/bench/mnist-part.safetensors``: a bench that was stopped or killed goes on behind its last
