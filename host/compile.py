@@ -6,9 +6,11 @@ Test: ``tests/test_compile.py``.
 from collections.abc import Mapping
 
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from ..model.calibrate import calibrate
 from ..model.errors import InputError
+from ..model.exported import as_module
 from ..model.formats import Format, Rounding
 from ..model.trace import trace
 from .design import Design
@@ -21,7 +23,7 @@ Versions = str | Mapping[str, int]
 
 
 def compile(  # noqa: A001
-    model: nn.Module,
+    model: nn.Module | ExportedProgram,
     example_input: Tensor,
     *,
     loss: str | nn.Module = "cross_entropy",
@@ -44,8 +46,8 @@ def compile(  # noqa: A001
     Parameters
     ----------
     model : nn.Module, an acyclic graph of the layers that ``model/rules.py`` lists, which ends in
-        a vector of logits; left as it is. BatchNorm normalises by the statistics that the model
-        holds, which stay frozen in training.
+        a vector of logits, or what ``torch.export.export`` makes of one; left as it is. BatchNorm
+        normalises by the statistics that the model holds, which stay frozen in training.
     example_input : floating [N, C, H, W] or [N, features]
         Real samples: shapes and number formats come from them.
     loss : ``cross_entropy``, ``mse``, ``huber``, ``bce_with_logits``, or a torch module:
@@ -80,6 +82,8 @@ def compile(  # noqa: A001
     most = batch if batch_max is None else batch_max
     if not 1 <= batch <= most:
         raise InputError(f"batch must be 1 to batch_max = {most} samples, not {batch}")
+    if isinstance(model, ExportedProgram):
+        model = as_module(model)
     graph = trace(model, example_input, loss)
     state = {key: tensor.detach().cpu() for key, tensor in model.state_dict().items()}
     chosen = calibrate(

@@ -1,10 +1,10 @@
 """What the command line trains: a network and its data, by name or from a file of the user's own.
 
-``digits`` and ``mnist`` are built in. ``FILE.py:NAME`` takes a module, or a class or function that
-makes one, from a file. Its data are those of ``--data`` (an .npz or .safetensors with ``x`` and
-``y``, and ``test_x`` and ``test_y`` if there are), else what the file's own function ``data()``
-returns: ``(x, y)`` or ``(x, y, test_x, test_y)``. Without test data, every fifth sample of an order
-drawn by the seed is held out.
+``digits`` and ``mnist`` are built in. ``FILE.py:NAME`` takes a module or an exported program, or a
+class or function that makes one, from a file. Its data are those of ``--data`` (an .npz or
+.safetensors with ``x`` and ``y``, and ``test_x`` and ``test_y`` if there are), else what the file's
+own function ``data()`` returns: ``(x, y)`` or ``(x, y, test_x, test_y)``. Without test data, every
+fifth sample of an order drawn by the seed is held out.
 
 Test: ``tests/test_subjects.py``.
 """
@@ -23,8 +23,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from ..model.errors import InputError
+from ..model.exported import as_module
 from .data import Split, digits, mnist
 
 __all__ = ["Subject", "digits_model", "lenet5", "load_subject"]
@@ -134,8 +136,8 @@ def _model(module: ModuleType, file: str, name: str) -> nn.Module:
         raise InputError(
             f"{file} must define {name}; it defines {', '.join(names) or 'no nn.Module'}"
         )
-    if isinstance(found, nn.Module):
-        return found
+    if isinstance(found, (nn.Module, ExportedProgram)):
+        return _as_module(found)
     if not callable(found):
         raise InputError(
             f"{file}:{name} must be an nn.Module or make one, not {type(found).__name__}"
@@ -146,9 +148,13 @@ def _model(module: ModuleType, file: str, name: str) -> nn.Module:
         raise InputError(
             f"{file}:{name} must be made without arguments: {type(error).__name__}: {error}"
         ) from error
-    if not isinstance(made, nn.Module):
+    if not isinstance(made, (nn.Module, ExportedProgram)):
         raise InputError(f"{file}:{name}() must return an nn.Module, not {type(made).__name__}")
-    return made
+    return _as_module(made)
+
+
+def _as_module(model: nn.Module | ExportedProgram) -> nn.Module:
+    return as_module(model) if isinstance(model, ExportedProgram) else model
 
 
 def _is_own_model(value: object, module: ModuleType) -> bool:

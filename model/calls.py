@@ -13,7 +13,7 @@ from torch import nn
 from .errors import UnsupportedError
 from .graph import Node, Pair, Shape
 
-__all__ = ["Call", "Padding", "Rule", "Value", "pair", "show"]
+__all__ = ["Call", "Padding", "Rule", "Value", "called", "pair", "show"]
 
 Padding = tuple[int, int, int, int]
 
@@ -21,6 +21,11 @@ Padding = tuple[int, int, int, int]
 def show(shape: tuple[int, ...]) -> str:
     """Such as ``3x8x8``."""
     return "x".join(str(size) for size in shape)
+
+
+def called(target: Any) -> str:
+    """The name of a function, a method or an aten operator, the latter without its overload."""
+    return str(getattr(target, "__name__", target)).split(".")[0]
 
 
 def pair(value: Any) -> Pair:

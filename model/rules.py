@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import rules_joins, rules_pools, rules_relays, rules_sums
-from .calls import Call, Padding, Rule
+from .calls import Call, Padding, Rule, called
 from .graph import Node
 
 __all__ = ["SUPPORTED", "judge", "zeros_around"]
@@ -38,8 +38,11 @@ HINTS = {
     ),
     **dict.fromkeys(("layer_norm", "group_norm", "instance_norm"), _NORM),
     **dict.fromkeys(("ConvTranspose2d", "conv_transpose2d"), _TRANSPOSED),
-    **dict.fromkeys(("Dropout2d", "dropout2d"), _CHANNELS),
-    **dict.fromkeys(("Upsample", "interpolate"), "maps are not enlarged in hardware"),
+    **dict.fromkeys(("Dropout2d", "dropout2d", "feature_dropout"), _CHANNELS),
+    **dict.fromkeys(
+        ("Upsample", "interpolate", "upsample_nearest2d", "upsample_bilinear2d"),
+        "maps are not enlarged in hardware",
+    ),
     **dict.fromkeys(("Embedding", "LSTM", "GRU", "RNN", "MultiheadAttention"), _DATA),
     "scaled_dot_product_attention": _DATA,
     "conv2d": _OWNED + "nn.Conv2d",
@@ -134,8 +137,8 @@ def judge(call: Call, target: Any) -> tuple[Node, ...]:
     _check_hooks(call)
     rule = _rule(call, target)
     if rule is None:
-        kind = type(call.module).__name__ if call.module is not None else target
-        raise call.refusal(HINTS.get(getattr(kind, "__name__", kind), SUPPORTED))
+        kind = called(target if call.module is None else type(call.module))
+        raise call.refusal(HINTS.get(kind, SUPPORTED))
     if not call.values:
         raise call.refusal("it does not take the output of a layer")
     if len(call.values) > 1 and rule not in _JOINS:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .errors import GradweaveWarning, InputError, UnsupportedError
+from .exported import ExportedModule
 from .float_forward import float_features
 from .forks import with_forks
 from .graph import Graph, Node
@@ -152,6 +153,8 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def _symbolic(model: nn.Module) -> fx.Graph:
+    if isinstance(model, ExportedModule):
+        return model.exported_graph
     tracer = _Tracer()
     try:
         return tracer.trace(model)

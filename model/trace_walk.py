@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from .calls import Call, Value, show
+from .calls import Call, Value, called, show
 from .errors import InputError, UnsupportedError
 from .graph import Node, Shape
 from .plan import INPUT, LOSS
@@ -106,9 +106,11 @@ class GraphWalk:
             return f"{node.target} ({type(self.modules[str(node.target)]).__name__})"
         if node.op == "placeholder":
             return "the input"
+        if "leaf" in node.meta:
+            return "{} ({})".format(*node.meta["leaf"])
         around = [path for path in node.meta.get("nn_module_stack", {}) if path]
         path = ".".join([*around[-1:], node.name])
-        return f"{path} ({getattr(node.target, '__name__', node.target)})"
+        return f"{path} ({called(node.target)})"
 
     def _run(self, node: fx.Node, title: str) -> Any:
         args = fx.node.map_arg(node.args, lambda n: self.values[n])
@@ -186,10 +188,11 @@ class GraphWalk:
             self.layers[-1] = dataclasses.replace(last, o_shape=o_shape)
 
     def _name(self, node: fx.Node, module: nn.Module | None, title: str) -> str:
-        if module is None:
+        leaf = node.meta.get("leaf")
+        if module is None and leaf is None:
             return self._free(node.name)
-        name = str(node.target)
-        if next(module.parameters(), None) is not None:
+        name = str(node.target) if leaf is None else str(leaf[0])
+        if module is not None and next(module.parameters(), None) is not None:
             if name in (INPUT, LOSS):
                 raise UnsupportedError(
                     f"{title} must have another name: {INPUT!r} and {LOSS!r} are taken"
@@ -229,7 +232,7 @@ class GraphWalk:
             return False  # it was dropped
         if node.op == "call_module":
             return bool(getattr(self.modules[str(node.target)], "inplace", False))
-        name = str(getattr(node.target, "__name__", node.target))
+        name = called(node.target)
         return bool(node.kwargs.get("inplace")) or (name.endswith("_") and name[-2:] != "__")
 
 

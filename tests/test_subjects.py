@@ -27,6 +27,9 @@ def broken():
 
 def nothing():
     return 1
+
+def exported():
+    return torch.export.export(Net(), (torch.zeros(2, 1, 2, 2),))
 """
 
 DATA = """
@@ -47,6 +50,14 @@ def refusal(text, data=None):
     with pytest.raises(InputError) as caught:
         load_subject(text, data)
     return str(caught.value)
+
+
+def test_an_exported_program_is_a_model(file):
+    model = load_subject(f"{file}:exported", seed=3).model
+    expected = load_subject(f"{file}:make", seed=3).model.state_dict()
+    assert {k: v.tolist() for k, v in model.state_dict().items()} == {
+        k: v.tolist() for k, v in expected.items()
+    }
 
 
 def test_built_in_networks_end_in_ten_logits():
